@@ -1,0 +1,37 @@
+"""Run a benchmark, or all: one JSON line per measurement, exit status 1 when a promise is missed."""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable
+from itertools import chain
+
+from benchmarks import ece, ensemble, ensemble_cnn, fit_overhead, import_time, mc_dropout
+from benchmarks.harness import Benchmark, Fact, run
+
+Parts = Callable[[], Iterable[Benchmark | Fact]]
+
+BENCHMARKS: dict[str, tuple[Parts, ...]] = {
+    "ensemble": (ensemble.parts, ensemble_cnn.parts),
+    "ensemble_cnn": (ensemble_cnn.parts,),
+    "mc_dropout": (mc_dropout.parts,),
+    "fit_overhead": (fit_overhead.parts,),
+    "ece": (ece.parts,),
+    "import": (import_time.parts,),
+}
+
+
+def chosen(name: str) -> Iterable[Parts]:
+    """What to run under a name; `all` runs each part once."""
+    names = BENCHMARKS if name == "all" else [name]
+    return dict.fromkeys(chain.from_iterable(BENCHMARKS[each] for each in names))
+
+
+def main() -> int:
+    """Read the name from the command line and run."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("name", choices=[*BENCHMARKS, "all"])
+    return run(chain.from_iterable(parts() for parts in chosen(parser.parse_args().name)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

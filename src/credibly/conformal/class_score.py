@@ -1,0 +1,99 @@
+"""Scores of classes, which are functions of the row's class probabilities alone.
+
+A subclass writes one function, the scores of all classes of some rows. The score of a target is a column of
+that table and the region is a comparison with it, so the two cannot disagree.
+"""
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from credibly.conformal.base import Score
+from credibly.conformal.rows import row_thresholds
+from credibly.conformal.sets import PredictionSets
+from credibly.core.errors import NotSupportedError
+from credibly.core.typing import ArrayLike
+from credibly.distributions.class_rows import class_log_prob_blocks
+from credibly.distributions.kinds import kind, reference
+from credibly.distributions.rows import num_rows
+from credibly.distributions.targets import match_targets
+
+__all__ = ["ClassScore"]
+
+
+class ClassScore(Score[PredictionSets]):
+    """A score of classes. A frozen dataclass of options."""
+
+    @abstractmethod
+    def table(self, log_probs: Tensor, u: Tensor) -> Tensor:
+        """The scores of all classes, (rows, classes).
+
+        Args:
+            log_probs: log probabilities, (rows, classes), float64; -inf is probability 0.
+            u: one number in [0, 1] a row, (rows, 1).
+        """
+
+    def of_targets(self, log_probs: Tensor, targets: Tensor, u: Tensor) -> Tensor:
+        """The scores of one class a row; `targets` and the result are (rows, 1)."""
+        return self.table(log_probs, u).gather(-1, targets)
+
+    def members(self, log_probs: Tensor, thresholds: Tensor, u: Tensor) -> Tensor:
+        """Whether each class's score is at most its threshold; `thresholds` broadcast to (rows, classes)."""
+        return self.table(log_probs, u) <= thresholds
+
+    def score(self, predicted: Distribution, targets: ArrayLike, u: Tensor | None = None) -> Tensor:
+        """The score of every row's class, (rows,), float64; see `Score.score`.
+
+        Raises:
+            NotSupportedError: `predicted` is not one choice among classes a row.
+        """
+        self._check(predicted)
+        column = match_targets(predicted, targets).to(torch.int64).unsqueeze(-1)
+        u = _column(u, predicted)
+        parts = [
+            self.of_targets(log_probs, column[rows], u[rows])
+            for rows, log_probs in class_log_prob_blocks(predicted)
+        ]
+        return torch.cat(parts).squeeze(-1)
+
+    def region(
+        self, predicted: Distribution, thresholds: ArrayLike, u: Tensor | None = None
+    ) -> PredictionSets:
+        """The classes whose score is at most the threshold; see `Score.region`.
+
+        Raises:
+            NotSupportedError: `predicted` is not one choice among classes a row.
+        """
+        self._check(predicted)
+        count = num_rows(predicted)
+        limits = row_thresholds(thresholds, count, reference(predicted).device)
+        limits = limits.expand(count, limits.shape[-1] if limits.dim() else 1)
+        u = _column(u, predicted)
+        parts = [
+            self.members(log_probs, limits[rows], u[rows])
+            for rows, log_probs in class_log_prob_blocks(predicted)
+        ]
+        return PredictionSets(torch.cat(parts))
+
+    def _check(self, predicted: Distribution) -> None:
+        name = type(self).__name__
+        if kind(predicted) != "class":
+            raise NotSupportedError(
+                f"{name} scores classes; a {type(predicted).__name__} is about a {kind(predicted)} target: "
+                "use AbsoluteResidual"
+            )
+        if predicted.event_shape:
+            raise NotSupportedError(
+                f"{name} needs one class a row; `predicted` has event_shape {tuple(predicted.event_shape)}: "
+                "take each label by itself"
+            )
+
+
+def _column(u: Tensor | None, predicted: Distribution) -> Tensor:
+    """U as a column, (rows, 1), float64; 1 for None."""
+    like, rows = reference(predicted), num_rows(predicted)
+    if u is None:
+        return torch.ones(rows, 1, dtype=torch.float64, device=like.device)
+    return u.to(like.device, torch.float64).reshape(rows, 1)

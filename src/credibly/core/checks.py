@@ -1,0 +1,84 @@
+"""Checks at the boundary: each returns what it was given, or raises an error that says what is needed."""
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from credibly.core.errors import NotFiniteError, ShapeError
+from credibly.core.typing import ArrayLike
+
+__all__ = [
+    "as_tensor",
+    "check_coverage",
+    "check_finite",
+    "check_nonnegative",
+    "check_positive",
+    "check_same_rows",
+    "exact_level",
+]
+
+
+def as_tensor(values: ArrayLike, *, dtype: torch.dtype | None = None, device: Any = None) -> Tensor:
+    """The values as a tensor. Tensors keep their dtype; arrays take `dtype` if they are floating.
+
+    numpy arrays, pandas objects and lists are read through the array protocol and copied, so that the
+    caller's memory is never shared. Integers and booleans stay integers and booleans.
+    """
+    if isinstance(values, Tensor):
+        return values if device is None else values.to(device)
+    array = np.array(values)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(
+            f"expected numbers, got an array of dtype {array.dtype}; "
+            "map labels and other objects to numbers first (credibly.interop.ClassLabels)"
+        )
+    if array.dtype.kind == "u":
+        array = array.astype(np.int64)
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    if dtype is not None and tensor.is_floating_point():
+        tensor = tensor.to(dtype)
+    return tensor if device is None else tensor.to(device)
+
+
+def check_finite(name: str, values: Tensor) -> Tensor:
+    """The tensor itself, or a NotFiniteError that counts the bad entries."""
+    if values.is_floating_point():
+        bad = int((~torch.isfinite(values)).sum())
+        if bad:
+            raise NotFiniteError(f"`{name}` must be finite; {bad} of {values.numel()} values are NaN or infinite")
+    return values
+
+
+def check_positive(name: str, value: float) -> float:
+    """The number itself, or a ValueError unless it is finite and above 0."""
+    if not 0 < value < float("inf"):
+        raise ValueError(f"`{name}` must be a finite number above 0; got {value}")
+    return value
+
+
+def check_nonnegative(name: str, value: float) -> float:
+    """The number itself, or a ValueError unless it is finite and at least 0."""
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"`{name}` must be a finite number, 0 or above; got {value}")
+    return value
+
+
+def check_same_rows(name: str, rows: int, other: str, other_rows: int) -> None:
+    """Raise a ShapeError unless both have the same number of rows."""
+    if rows != other_rows:
+        raise ShapeError(f"`{name}` has {rows} rows, `{other}` has {other_rows}; they must agree")
+
+
+def check_coverage(coverage: float) -> float:
+    """The level itself, or a ValueError unless it lies in [0, 1]."""
+    if not 0 <= coverage <= 1:
+        raise ValueError(f"`coverage` must lie in [0, 1]; got {coverage}")
+    return coverage
+
+
+def exact_level(level: float) -> Fraction:
+    """The nearest rational with a denominator of at most 10^6, so that 0.5800000000000001 is 58/100."""
+    return Fraction(level).limit_denominator(10**6)

@@ -1,0 +1,223 @@
+"""Data as methods see it: a batch is a `Data`, and a source yields batches in a given order.
+
+Everything that a user may pass, arrays, `Data`, a `Dataset` or a `DataLoader`, becomes one of two sources here.
+Arrays sit on the device and are indexed; loaders are iterated as they are.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from credibly.core.checks import as_tensor, check_finite, check_same_rows
+from credibly.core.errors import ShapeError
+from credibly.core.inputs import as_inputs, leaves, map_inputs, num_rows, take_rows
+from credibly.core.typing import ArrayLike, Inputs
+
+__all__ = ["ArraySource", "Data", "LoaderSource", "Source", "as_source", "read_batch"]
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """Rows to learn from, or one batch of them.
+
+    Attributes:
+        inputs: what the network reads: a tensor, a tuple or a dict of tensors that share axis 0. A `Dataset` or
+            `DataLoader` is taken as well, to give it a `num_data`.
+        targets: one row per row of the inputs; None where a loader brings its own.
+        weights: (rows,) how much each row's log likelihood counts.
+        mask: (rows,) or the targets' shape; False where a target is missing.
+        num_data: the number of training rows, where it cannot be read from the data (a stream).
+    """
+
+    inputs: Any
+    targets: ArrayLike | None = None
+    weights: ArrayLike | None = None
+    mask: ArrayLike | None = None
+    num_data: int | None = None
+
+    def map_inputs(self, function: Callable[[Tensor], Tensor]) -> "Data":
+        """The same rows with the function applied to every input tensor."""
+        return replace(self, inputs=map_inputs(function, self.inputs))
+
+    def take(self, rows: Tensor | slice) -> "Data":
+        """The chosen rows; an index of shape (members, batch) gives every tensor a leading member axis."""
+
+        def pick(values: Tensor | None) -> Tensor | None:
+            return None if values is None else values[rows]
+
+        return Data(take_rows(self.inputs, rows), pick(self.targets), pick(self.weights), pick(self.mask))
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows."""
+        return num_rows(self.inputs)
+
+
+class Source(ABC):
+    """Where batches come from.
+
+    Attributes:
+        num_data: the number of training rows N, which scales the likelihood of a batch.
+        device: where batches lie.
+    """
+
+    num_data: int
+    device: torch.device
+
+    @abstractmethod
+    def batches(self, batch_size: int | None, order: Tensor | None = None) -> Iterator[Data]:
+        """Batches of `batch_size` rows. `order` (rows,) or (members, rows) indexes data in memory."""
+
+    @abstractmethod
+    def map(self, function: Callable[[Data], Data]) -> "Source":
+        """A source of the mapped data: arrays are mapped once, a loader's batches one by one."""
+
+
+class ArraySource(Source):
+    """Data in memory, on the device."""
+
+    def __init__(self, data: Data) -> None:
+        self.data = data
+        self.num_data = data.num_data or data.num_rows
+        self.device = leaves(data.inputs)[0].device
+
+    def batches(self, batch_size: int | None, order: Tensor | None = None) -> Iterator[Data]:
+        """Batches by index, the last one possibly shorter."""
+        total = self.data.num_rows if order is None else order.shape[-1]
+        size = batch_size or total
+        for start in range(0, total, size):
+            rows = slice(start, start + size)
+            yield self.data.take(rows if order is None else order[..., rows])
+
+    def map(self, function: Callable[[Data], Data]) -> "ArraySource":
+        """The mapped data."""
+        return ArraySource(replace(function(self.data), num_data=self.num_data))
+
+
+class LoaderSource(Source):
+    """A `DataLoader`, whose batches and order are its own."""
+
+    def __init__(self, loader: Any, num_data: int, device: torch.device, read: Callable[[Any], Data]) -> None:
+        self.loader = loader
+        self.device = device
+        self.num_data = num_data
+        self._read = read
+
+    def batches(self, batch_size: int | None, order: Tensor | None = None) -> Iterator[Data]:  # noqa: ARG002
+        """The loader's batches, on the device."""
+        for batch in self.loader:
+            yield self._read(batch)
+
+    def map(self, function: Callable[[Data], Data]) -> "LoaderSource":
+        """A source whose batches are mapped as they come."""
+        return LoaderSource(self.loader, self.num_data, self.device, lambda batch: function(self._read(batch)))
+
+
+def read_batch(batch: Any, dtype: torch.dtype, device: torch.device, *, need_targets: bool = True) -> Data:
+    """One batch in any of the accepted forms as a `Data` of tensors on the device.
+
+    Raises:
+        ShapeError: if the parts disagree on the number of rows, or there are none.
+        NotFiniteError: if inputs, weights or unmasked targets are NaN or infinite.
+    """
+    data = _parts(batch)
+    inputs = as_inputs(data.inputs, dtype, device)
+    rows = num_rows(inputs)
+    if rows == 0:
+        raise ShapeError("`inputs` has no rows; at least one is needed")
+    for leaf in leaves(inputs):
+        check_finite("inputs", leaf)
+    if data.targets is None:
+        if need_targets:
+            raise ValueError("targets are needed: pass (inputs, targets), Data(inputs, targets) or a loader of such")
+        return Data(inputs)
+    targets = as_tensor(data.targets, dtype=dtype, device=device)
+    check_same_rows("targets", targets.shape[0] if targets.dim() else 0, "inputs", rows)
+    weights, mask = _weights(data.weights, rows, dtype, device), _mask(data.mask, targets, device)
+    if mask is None:
+        check_finite("targets", targets)
+    return Data(inputs, targets, weights, mask, data.num_data)
+
+
+def _parts(batch: Any) -> Data:
+    if isinstance(batch, Data):
+        return batch
+    if isinstance(batch, dict):
+        if "inputs" not in batch or not set(batch) <= {"inputs", "targets", "weights", "mask"}:
+            raise ValueError(
+                "a batch that is a mapping must have the key 'inputs' and may have 'targets', 'weights' and 'mask'; "
+                f"got {sorted(batch)}"
+            )
+        return Data(**{key: _untupled(value) for key, value in batch.items()})
+    if isinstance(batch, (tuple, list)) and len(batch) in {1, 2}:
+        return Data(*(_untupled(part) for part in batch))
+    if isinstance(batch, (tuple, list)):
+        raise ValueError(
+            f"a batch must be (inputs,) or (inputs, targets); got {len(batch)} parts. Several inputs are nested: "
+            "((x1, x2), targets)"
+        )
+    return Data(batch)
+
+
+def _untupled(part: Any) -> Any:
+    """A loader's collation makes lists of what were tuples."""
+    if isinstance(part, list) and part and isinstance(part[0], Tensor):
+        return tuple(part)
+    return part
+
+
+def _weights(weights: ArrayLike | None, rows: int, dtype: torch.dtype, device: torch.device) -> Tensor | None:
+    if weights is None:
+        return None
+    values = check_finite("weights", as_tensor(weights, device=device).to(dtype))
+    if values.shape != (rows,):
+        raise ShapeError(f"`weights` must have shape ({rows},), one per row; got {tuple(values.shape)}")
+    if bool((values < 0).any()):
+        raise ValueError(f"`weights` must be 0 or above; the smallest is {float(values.min())}")
+    return values
+
+
+def _mask(mask: ArrayLike | None, targets: Tensor, device: torch.device) -> Tensor | None:
+    if mask is None:
+        return None
+    values = as_tensor(mask, device=device).bool()
+    rows = targets.shape[:1]
+    if values.shape not in (rows, targets.shape):
+        raise ShapeError(f"`mask` must have shape {tuple(rows)} or {tuple(targets.shape)}; got {tuple(values.shape)}")
+    return values
+
+
+def as_source(data: Any, dtype: torch.dtype, device: torch.device, *, batch_size: int | None = None) -> Source:
+    """Whatever the user passed, as a source.
+
+    A `TensorDataset` is taken into memory; any other `Dataset` is read through a shuffling `DataLoader`.
+    """
+    num_data = None
+    if isinstance(data, Data):
+        num_data, inner = data.num_data, data.inputs
+        if isinstance(inner, (DataLoader, Dataset)):
+            data = inner
+    if isinstance(data, TensorDataset):
+        *inputs, targets = data.tensors
+        data = (inputs[0] if len(inputs) == 1 else tuple(inputs), targets)
+    elif isinstance(data, Dataset):
+        data = DataLoader(data, batch_size=batch_size or 32, shuffle=True)
+    if isinstance(data, DataLoader):
+        rows = num_data or _loader_rows(data)
+        return LoaderSource(data, rows, device, lambda batch: read_batch(batch, dtype, device))
+    return ArraySource(read_batch(data, dtype, device))
+
+
+def _loader_rows(loader: DataLoader[Any]) -> int:
+    try:
+        return len(loader.sampler)  # type: ignore[arg-type]
+    except TypeError:
+        raise ValueError(
+            "the loader does not know its number of rows; pass Data(loader, num_data=...) with the number of "
+            "training rows"
+        ) from None

@@ -1,0 +1,61 @@
+"""Class probabilities of many rows, a block of rows at a time, and the way back to a distribution.
+
+The float64 table of `class_log_probs` is twice the size of float32 logits, and for a mixture the draws come
+on top. What is computed row by row therefore goes through blocks that fit the cache.
+"""
+
+from collections.abc import Iterator
+
+from torch import Tensor
+from torch.distributions import Bernoulli, Categorical, Distribution, Independent
+
+from credibly.distributions.classes import class_log_probs
+from credibly.distributions.kinds import base_of, reference
+from credibly.distributions.rows import num_rows, select
+
+__all__ = ["class_distribution", "class_log_prob_blocks", "is_binary"]
+
+
+def is_binary(d: Distribution) -> bool:
+    """Whether the target is a binary outcome (Bernoulli, or a mixture of them)."""
+    return isinstance(base_of(d), Bernoulli)
+
+
+def class_log_prob_blocks(d: Distribution, *, max_elements: int = 2**18) -> Iterator[tuple[slice, Tensor]]:
+    """Slices of rows with their `class_log_probs`, (block, *event_shape, classes), in order.
+
+    Args:
+        d: a distribution over classes.
+        max_elements: size of a block in numbers held by the distribution, at most; one row at least.
+
+    Raises:
+        NotSupportedError: `d` is not a distribution over classes.
+    """
+    rows = num_rows(d)
+    if rows == 0:
+        yield slice(0, 0), class_log_probs(d)
+        return
+    of_one_row = max(class_log_probs(select(d, slice(0, 1))).numel(), reference(d).numel() // rows)
+    block = max(1, max_elements // of_one_row)
+    if block >= rows:
+        yield slice(0, rows), class_log_probs(d)
+        return
+    for start in range(0, rows, block):
+        where = slice(start, min(start + block, rows))
+        yield where, class_log_probs(select(d, where))
+
+
+def class_distribution(
+    like: Distribution,
+    log_probs: Tensor,  # (rows, *event_shape, classes)
+) -> Distribution:
+    """A plain distribution about the same target as `like`, with the given log probabilities.
+
+    They need not be normalised. The result is a Bernoulli (several labels: an Independent of them) where
+    `like` is about a binary outcome, else a Categorical.
+    """
+    if not is_binary(like):
+        return Categorical(logits=log_probs, validate_args=False)
+    binary = Bernoulli(logits=log_probs[..., 1] - log_probs[..., 0], validate_args=False)
+    labels = len(like.event_shape)
+    return Independent(binary, labels, validate_args=False) if labels else binary

@@ -1,0 +1,171 @@
+"""A prediction given by draws of targets alone: the (weighted) empirical distribution.
+
+Its cdf is the ECDF, its quantile the ECDF's inverse, its CRPS the ensemble form E|X - y| - E|X - X'|/2,
+where the second term is the integral of F(1 - F) over the gaps of the sorted draws, in O(M log M). The
+fair form (Christopher Ferro, "Fair scores for ensemble forecasts", 2014) divides by M (M - 1) rather than
+M^2: unbiased for the CRPS of the distribution from which the draws come. There is no density.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, constraints
+
+from credibly.core.checks import as_tensor, check_finite
+from credibly.core.errors import NotSupportedError, ShapeError
+from credibly.core.typing import ArrayLike
+from credibly.distributions.affine import affine
+from credibly.distributions.crps import crps
+from credibly.distributions.cumulative import cdf, icdf
+from credibly.distributions.density import safe_log_prob
+from credibly.distributions.moments import mean, variance
+from credibly.distributions.predictive import Predictive
+from credibly.distributions.rows import Change, rebuild
+from credibly.distributions.targets import match_targets
+from credibly.distributions.weights import normalised_log_weights
+
+__all__ = ["Empirical", "fair_crps"]
+
+
+class Empirical(Predictive):
+    """The distribution of given draws.
+
+    Args:
+        draws: (num_draws, batch, *event), in the units of the targets. Integers are read as numbers of
+            torch's default dtype.
+        log_weights: (num_draws,) logarithms of weights up to a constant; None is equal weights.
+
+    Raises:
+        ShapeError: draws without a batch axis, or weights of another length.
+        ValueError: no draws; weights that are NaN, infinite or all 0.
+        NotFiniteError: draws that are NaN or infinite.
+    """
+
+    def __init__(self, draws: ArrayLike, log_weights: ArrayLike | None = None) -> None:
+        values = as_tensor(draws, dtype=torch.get_default_dtype())
+        if values.dim() < 2:
+            raise ShapeError(f"`draws` must have shape (num_draws, batch, *event); got {tuple(values.shape)}")
+        if values.shape[0] == 0:
+            raise ValueError("`draws` must hold at least one draw; got 0")
+        values = values if values.is_floating_point() else values.to(torch.get_default_dtype())
+        super().__init__(values.shape[1:2], values.shape[2:])
+        self.draws = check_finite("draws", values)
+        self.equal_weights = log_weights is None
+        self.log_weights = normalised_log_weights(log_weights, values.shape[0], values)
+
+    @property
+    def num_draws(self) -> int:
+        """The number of draws."""
+        return self.draws.shape[0]
+
+    @property
+    def support(self) -> Any:
+        """Draws do not say where targets may lie: all real numbers."""
+        return constraints.real
+
+    def _draw(self, shape: torch.Size) -> Tensor:
+        count = max(1, shape.numel())
+        chosen = torch.multinomial(self.log_weights.exp(), count, replacement=True)[: shape.numel()]
+        return self.draws[chosen].reshape(shape + self.batch_shape + self.event_shape)
+
+    def sorted(self) -> tuple[Tensor, Tensor]:
+        """The draws sorted along a last axis, (batch, *event, num_draws), and the ECDF at each of them."""
+        values, order = self.draws.movedim(0, -1).sort(dim=-1)
+        if self.equal_weights:
+            steps = torch.arange(1, self.num_draws + 1, dtype=torch.float64, device=values.device)
+            return values, (steps / self.num_draws).to(values.dtype).expand(values.shape)
+        sums = self.log_weights.double().exp()[order].cumsum(-1)
+        return values, (sums / sums[..., -1:]).to(values.dtype)
+
+
+@rebuild.register(Empirical)
+def _(d: Empirical, others: Sequence[Any], change: Change) -> Distribution:
+    every = (d, *others)
+    draws = change([e.draws for e in every], len(d.event_shape))
+    weights = change([e.log_weights for e in every], None)
+    new = Empirical(draws)
+    new.log_weights, new.equal_weights = weights, all(e.equal_weights for e in every)
+    return new
+
+
+@affine.register(Empirical)
+def _(d: Empirical, loc: Tensor, scale: Tensor) -> Distribution:
+    return Empirical(loc + scale * d.draws, None if d.equal_weights else d.log_weights)
+
+
+@safe_log_prob.register(Empirical)
+def _(d: Empirical, y: Tensor) -> NoReturn:  # noqa: ARG001
+    raise NotSupportedError(
+        "log_prob is not available for Empirical: draws have no density; score them with crps"
+    )
+
+
+@mean.register(Empirical)
+def _(d: Empirical) -> Tensor:
+    return _weighted(d, d.draws)
+
+
+@variance.register(Empirical)
+def _(d: Empirical) -> Tensor:
+    return _weighted(d, (d.draws - _weighted(d, d.draws)) ** 2)
+
+
+def _weighted(d: Empirical, values: Tensor) -> Tensor:
+    return (values.movedim(0, -1).double() @ d.log_weights.double().exp()).to(values.dtype)
+
+
+@cdf.register(Empirical)
+def _(d: Empirical, value: Tensor) -> Tensor:
+    values, table = d.sorted()
+    grid, shape = _grid_last(d, value.to(values.dtype))
+    rank = torch.searchsorted(values.contiguous(), grid, right=True)
+    ecdf = torch.where(rank > 0, table.gather(-1, (rank - 1).clamp(min=0)), 0.0)
+    return ecdf.movedim(-1, 0).reshape(shape)
+
+
+@icdf.register(Empirical)
+def _(d: Empirical, q: Tensor) -> Tensor:
+    values, table = d.sorted()
+    grid, shape = _grid_last(d, q.to(values.dtype))
+    rank = torch.searchsorted(table.contiguous(), grid).clamp(max=d.num_draws - 1)
+    return values.gather(-1, rank).movedim(-1, 0).reshape(shape)
+
+
+def _grid_last(d: Predictive, value: Tensor) -> tuple[Tensor, torch.Size]:
+    """Values (..., batch, *event) as (batch, *event, grid), and the shape they had."""
+    grid = value.reshape(-1, *d.batch_shape, *d.event_shape) if value.numel() else value.unsqueeze(0)
+    return grid.movedim(0, -1).contiguous(), value.shape
+
+
+@crps.register(Empirical)
+def _(d: Empirical, y: Tensor) -> Tensor:
+    return _weighted(d, (d.draws - y).abs()) - _half_mean_difference(d)
+
+
+def _half_mean_difference(d: Empirical) -> Tensor:
+    """E|X - X'|/2, the integral of F(1 - F)."""
+    values, table = d.sorted()
+    below = table[..., :-1].double()
+    return ((values.double().diff(dim=-1)) * below * (1 - below)).sum(-1).to(values.dtype)
+
+
+def fair_crps(d: Empirical, y: ArrayLike) -> Tensor:
+    """The fair CRPS of draws, per element: unbiased for the distribution they come from; it can be negative.
+
+    Args:
+        d: at least two equally weighted draws.
+        y: targets of shape (rows, *event_shape).
+
+    Raises:
+        NotSupportedError: weighted draws, or another distribution.
+        ValueError: fewer than two draws.
+    """
+    if not isinstance(d, Empirical) or not d.equal_weights:
+        raise NotSupportedError("fair_crps is for equally weighted draws, from_draws(draws)")
+    if d.num_draws < 2:
+        raise ValueError(f"fair_crps needs at least 2 draws; got {d.num_draws}")
+    targets = match_targets(d, y)
+    correction = d.num_draws / (d.num_draws - 1)
+    return _weighted(d, (d.draws - targets).abs()) - correction * _half_mean_difference(d)

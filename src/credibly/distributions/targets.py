@@ -1,0 +1,176 @@
+"""Targets at the boundary: their shape, their dtype, their support.
+
+Torch broadcasts a target of shape (n,) against outputs of shape (n, 1) to (n, n), and scores an Exponential
+at -5 above one at 0. Here both stop with an error that names what was expected and what came.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, Distribution, Independent
+
+from credibly.core.checks import as_tensor, check_finite
+from credibly.core.errors import ShapeError, SupportError
+from credibly.core.typing import ArrayLike
+from credibly.distributions.kinds import base_of, kind, reference
+from credibly.distributions.operations import Operation
+from credibly.distributions.shapes import broadcast_shape
+
+__all__ = ["any_draw", "inside_support", "match_levels", "match_targets", "match_values", "target_shape"]
+
+
+def target_shape(d: Distribution) -> torch.Size:
+    """The shape of one target a row: (rows, *event_shape). Axes of draws before the rows do not count."""
+    return d.batch_shape[-1:] + d.event_shape
+
+
+@Operation
+def inside_support(d: Distribution, targets: Tensor) -> Tensor:
+    """Where the targets lie in the support, element by element; no data-dependent control flow.
+
+    A target counts as inside when any draw gives it mass.
+    """
+    support: Any = d.support
+    inside: Tensor = support.check(targets)
+    return any_draw(inside, targets.dim() - support.event_dim)
+
+
+def any_draw(inside: Tensor, dims: int) -> Tensor:
+    """Whether any of the leading axes beyond `dims` says so."""
+    return inside.flatten(0, -dims - 1).any(0) if inside.dim() > dims else inside
+
+
+@inside_support.register(Independent)
+def _(d: "Independent[Any]", targets: Tensor) -> Tensor:
+    return inside_support(d.base_dist, targets)
+
+
+@Operation
+def target_dtype(d: Distribution) -> torch.dtype:
+    """The dtype in which a distribution reads integer targets."""
+    base = base_of(d)
+    return reference(d).dtype if base is d else target_dtype(base)
+
+
+@target_dtype.register(Categorical)
+def _(d: Categorical) -> torch.dtype:  # noqa: ARG001
+    return torch.int64
+
+
+def match_targets(d: Distribution, y: ArrayLike) -> Tensor:
+    """The targets as a tensor of shape (rows, *event_shape), checked.
+
+    (n,) is taken for (n, 1) and (n, 1) for (n,); nothing else is reshaped, nothing is broadcast. Integers and
+    booleans are cast to the distribution's dtype; class targets become int64. Arrays take the distribution's
+    dtype and device, tensors keep their dtype.
+
+    Raises:
+        ShapeError: another shape; one-hot rows for a Categorical.
+        NotFiniteError: NaN or infinite targets.
+        SupportError: a target to which the distribution gives no mass wherever its parameters lie.
+    """
+    like = reference(d)
+    targets = as_tensor(y, dtype=like.dtype, device=like.device)
+    targets = check_finite("targets", _shaped("targets", targets, d))
+    dtype = target_dtype(d)
+    if dtype == torch.int64:
+        targets = _class_indices(targets, d)
+    elif not targets.is_floating_point():
+        targets = targets.to(dtype)
+    _check_support(d, targets)
+    return targets
+
+
+def _shaped(name: str, values: Tensor, d: Distribution) -> Tensor:
+    expected = target_shape(d)
+    if values.shape == expected:
+        return values
+    if values.shape == (*expected, 1) or (*values.shape, 1) == expected:
+        return values.reshape(expected)
+    advice = ""
+    if kind(d) == "class" and values.shape[:-1] == expected:
+        advice = "; class targets are indices, not one-hot rows or probabilities: pass argmax(-1)"
+    alternatives = f"{tuple(expected)}" + (f" or {(*expected, 1)}" if len(expected) == 1 else "")
+    raise ShapeError(f"`{name}` must have shape {alternatives}; got {tuple(values.shape)}{advice}")
+
+
+def _class_indices(targets: Tensor, d: Distribution) -> Tensor:
+    whole = targets.to(torch.int64)
+    if targets.is_floating_point() and bool((whole != targets).any()):
+        _refuse_target(d, float(targets[whole != targets][0]))
+    return whole
+
+
+def _check_support(d: Distribution, targets: Tensor) -> None:
+    inside = inside_support(d, targets)
+    if not bool(inside.all()):
+        _refuse_target(d, targets[~inside].reshape(-1)[0].item())
+
+
+def _refuse_target(d: Distribution, value: float) -> None:
+    base = base_of(d)
+    raise SupportError(
+        f"target {value:g} lies outside the support of {type(base).__name__}: {_describe(base.support)}"
+    )
+
+
+def _describe(support: Any) -> str:
+    noun = "whole numbers" if support.is_discrete else "numbers"
+    bounds = [getattr(support, name, None) for name in ("lower_bound", "upper_bound")]
+    lower, upper = (f"{float(b):g}" if b is not None and _is_scalar(b) else None for b in bounds)
+    if lower is not None and upper is not None:
+        return f"{noun} from {lower} to {upper}"
+    return f"{noun} of {lower} or more" if lower is not None else str(support)
+
+
+def _is_scalar(bound: Any) -> bool:
+    return not isinstance(bound, Tensor) or bound.numel() == 1
+
+
+def match_values(d: Distribution, y: ArrayLike) -> Tensor:
+    """Points at which a cumulative function is asked for: any real numbers, also outside the support.
+
+    Args:
+        d: the distribution.
+        y: one number for all rows; one for every row, as in `match_targets`; or a grid (..., rows,
+            *event_shape).
+
+    Raises:
+        ShapeError: another shape.
+        NotFiniteError: NaN. Infinite points are fine.
+    """
+    like = reference(d)
+    values = as_tensor(y, dtype=like.dtype, device=like.device)
+    values = values if values.is_floating_point() else values.to(like.dtype)
+    check_finite("values", torch.where(values.isinf(), 0.0, values))
+    expected = target_shape(d)
+    if values.dim() == 0:
+        return values.expand(expected)
+    grid = values.dim() > len(expected) and values.shape[values.dim() - len(expected) :] == expected
+    return values if grid else _shaped("values", values, d)
+
+
+def match_levels(d: Distribution, q: ArrayLike) -> Tensor:
+    """Probability levels in [0, 1], one for all rows, one a row, or anything that broadcasts to the targets.
+
+    Raises:
+        ValueError: a level outside [0, 1], or NaN.
+        ShapeError: a shape that does not broadcast against (rows, *event_shape).
+    """
+    like = reference(d)
+    levels = as_tensor(q, dtype=like.dtype, device=like.device)
+    levels = levels if levels.is_floating_point() else levels.to(like.dtype)
+    if not bool(((levels >= 0) & (levels <= 1)).all()):
+        raise ValueError("`q` must lie in [0, 1]")
+    expected = target_shape(d)
+    if levels.dim() == 1 and levels.shape == d.batch_shape[-1:]:
+        levels = levels.reshape(-1, *(1,) * len(d.event_shape))
+    try:
+        shape = broadcast_shape(levels.shape, expected)
+    except RuntimeError:
+        raise ShapeError(
+            f"`q` must broadcast against {tuple(expected)}, for example (levels, *{(1,) * len(expected)}); "
+            f"got {tuple(levels.shape)}"
+        ) from None
+    return levels.expand(shape)

@@ -1,0 +1,194 @@
+"""An inference method is a recipe: a frozen dataclass of options with one verb.
+
+`fit` takes a model and data and returns a posterior. The user's model is never changed, in weights, buffers or flags;
+what is trained is a copy.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from torch import Tensor, nn
+
+from credibly.core.data import ArraySource, Source, as_source
+from credibly.core.errors import NotSupportedError
+from credibly.core.params import (
+    buffers_of,
+    check_params,
+    floating_dtype,
+    load_params,
+    module_device,
+    trainable_params,
+)
+from credibly.core.inputs import take_rows
+from credibly.core.typing import Inputs, Params
+from credibly.model import Model
+from credibly.posteriors.base import Posterior
+
+__all__ = ["InferenceMethod", "Problem", "Start", "prepare"]
+
+Start: TypeAlias = Posterior | Params | Literal["current"] | None
+
+
+@dataclass(frozen=True, eq=False)
+class InferenceMethod(ABC):
+    """A recipe for turning a model and data into a posterior."""
+
+    @abstractmethod
+    def fit(
+        self,
+        model: Model,
+        data: Any,
+        *,
+        validation: Any = None,
+        start: Start = None,
+        seed: int | None = None,
+        progress: bool | None = None,
+    ) -> Posterior:
+        """Fit the model to data.
+
+        Args:
+            model: never changed.
+            data: (inputs, targets), `Data`, a `Dataset` or a `DataLoader`.
+            validation: data of the same forms, scored after every epoch of training.
+            start: where to begin: a posterior, weights by name, or "current" for the model's own.
+            seed: of everything random; None takes one from torch's global generator.
+            progress: show a progress bar on standard error.
+        """
+
+    def fit_members(
+        self,
+        model: Model,
+        data: Any,
+        starts: Sequence[Start],
+        seeds: Sequence[int],
+        *,
+        rows: Sequence[Tensor] | None = None,
+        validation: Any = None,
+        progress: bool | None = None,
+    ) -> list[Posterior]:
+        """One posterior per start and seed, here by a loop over `fit`.
+
+        Args:
+            model: with fitted standardisation, shared by all members.
+            data: as in `fit`.
+            starts: where each member begins.
+            seeds: of each member.
+            rows: for each member the rows it learns from (a bootstrap sample); needs data in memory.
+            validation: as in `fit`.
+            progress: as in `fit`.
+        """
+        own = [data] * len(seeds) if rows is None else [rows_of(model, data, index) for index in rows]
+        return [
+            self.fit(model, part, validation=validation, start=start, seed=seed, progress=progress)
+            for part, start, seed in zip(own, starts, seeds, strict=True)
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A fit, ready to run.
+
+    Attributes:
+        model: a copy with fitted standardisation, beginning at the start.
+        source: training data, checked, on the network's side.
+        validation: likewise, or None.
+        first_inputs: the inputs of the first rows, in the user's units.
+    """
+
+    model: Model
+    source: Source
+    validation: Source | None
+    first_inputs: Inputs
+
+
+def prepare(
+    model: Model, data: Any, *, validation: Any = None, start: Start = None, batch_size: int | None = None
+) -> Problem:
+    """Read and check the data, fit the standardisation on its rows, and begin at the start."""
+    own = with_transforms_of(model, start)
+    source = read(own, data, batch_size)
+    fitted = begin(own.fitted(source), start)
+    held_out = None if validation is None else matched(fitted, read(fitted, validation, batch_size))
+    first = take_rows(next(iter(source.batches(2))).inputs, slice(0, 2))
+    return Problem(fitted, matched(fitted, source), held_out, first)
+
+
+def read(model: Model, data: Any, batch_size: int | None = None) -> Source:
+    """The data as a source on the model's device."""
+    return as_source(data, floating_dtype(model), module_device(model), batch_size=batch_size)
+
+
+def matched(model: Model, source: Source) -> Source:
+    """The source with its targets checked against the likelihood, on the network's side."""
+    template: list[Tensor] = []
+
+    def on_network_side(batch: Any) -> Any:
+        if not template:
+            template.append(model.dry_run(batch.inputs))
+        return model.standardize(model.matched(batch, template[0]))
+
+    return source.map(on_network_side)
+
+
+def rows_of(model: Model, data: Any, index: Tensor) -> Any:
+    """The chosen rows of data in memory."""
+    source = read(model, data)
+    if not isinstance(source, ArraySource):
+        raise NotSupportedError("a bootstrap sample needs data in memory, as (inputs, targets); got a loader")
+    return source.data.take(index.to(module_device(model)))
+
+
+def with_transforms_of(model: Model, start: Start) -> Model:
+    """A posterior to start from brings its standardisation; another one is refused."""
+    if not isinstance(start, Posterior):
+        return model
+    for name in ("inputs", "targets"):
+        own, brought = getattr(model, name), getattr(start.model, name)
+        is_fitted = isinstance(own, nn.Module)
+        if (own is None) != (brought is None) or (is_fitted and not own.same_as(brought)):
+            raise ValueError(
+                f"`start` was fitted with another standardisation of `{name}`; use its own model, start.to_model()"
+            )
+    bringing = Model(
+        model.net,
+        model.given_likelihood,
+        model.prior,
+        inputs=start.model.inputs,
+        targets=start.model.targets,
+        output=model.output,
+        offset=model.offset,
+    )
+    if model.likelihood is not model.given_likelihood:
+        bringing.likelihood = model.likelihood
+    return bringing
+
+
+def begin(model: Model, start: Start) -> Model:
+    """The model with the start's weights and buffers; None and "current" keep its own."""
+    if start is None:
+        return model
+    if isinstance(start, str):
+        if start != "current":
+            raise ValueError(f"`start` must be a posterior, weights by name, 'current' or None; got {start!r}")
+        return model
+    if isinstance(start, Posterior):
+        source = start.to_model().core
+        check_params(trainable_params(source), trainable_params(model.core))
+        load_params(model, {**trainable_params(source), **network_buffers(source)})
+        return model
+    load_params(model, checked_state(start, model))
+    return model
+
+
+def checked_state(state: Params, model: Model) -> Params:
+    """Weights by name, complete and of the right shapes; the network's buffers may come with them."""
+    buffers = network_buffers(model.core)
+    check_params({k: v for k, v in state.items() if k not in buffers}, trainable_params(model.core))
+    return state
+
+
+def network_buffers(core: nn.Module) -> Params:
+    """BatchNorm statistics and the like of the network."""
+    return {name: value for name, value in buffers_of(core).items() if name.startswith("net.")}

@@ -1,0 +1,115 @@
+"""Deep ensembles: several members, each with its own initialisation and its own order of the data.
+
+Simple and Scalable Predictive Uncertainty Estimation using Deep Ensembles, Lakshminarayanan, Pritzel, Blundell 2017.
+The predictive is the mixture of the members' distributions, never an average of their parameters, which would drop the
+variance between members.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from credibly.core.data import ArraySource
+from credibly.core.errors import NotFiniteError, NotSupportedError
+from credibly.core.params import initialize, module_device, stack, trainable_params
+from credibly.core.randomness import Stream, base_seed, derived_seed, seeded
+from credibly.core.typing import Params
+from credibly.inference.base import InferenceMethod, Start, network_buffers, read, with_transforms_of
+from credibly.inference.map import MAP
+from credibly.model import Model
+from credibly.posteriors.base import Posterior
+from credibly.posteriors.draws import DrawPosterior
+from credibly.posteriors.mixture import MixturePosterior
+from credibly.posteriors.point import PointPosterior
+
+__all__ = ["Ensemble"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Ensemble(InferenceMethod):
+    """Fit any method several times from different beginnings.
+
+    Attributes:
+        of: the method each member is fitted by.
+        num_members: how many.
+        bootstrap: give each member its own sample of the rows, drawn with replacement.
+        initialize: sets new weights in a network, in place, where `reset_parameters` cannot; called under the
+            member's seed.
+    """
+
+    of: InferenceMethod = field(default_factory=MAP)
+    num_members: int = 5
+    bootstrap: bool = False
+    initialize: Callable[[nn.Module], object] | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_members < 1:
+            raise ValueError(f"`num_members` must be 1 or more; got {self.num_members}")
+
+    def fit(
+        self,
+        model: Model,
+        data: Any,
+        *,
+        validation: Any = None,
+        start: Start = None,
+        seed: int | None = None,
+        progress: bool | None = None,
+    ) -> DrawPosterior | MixturePosterior:
+        """Fit the members. With `start` all begin there and differ in their data order only."""
+        seed = base_seed(seed)
+        seeds = [derived_seed(seed, "member", index) for index in range(self.num_members)]
+        own = with_transforms_of(model, start)
+        source = read(own, data)
+        fitted = own.fitted(source)
+        rows = self._samples(source.data.num_rows, seeds) if isinstance(source, ArraySource) else None
+        if self.bootstrap and rows is None:
+            raise NotSupportedError("a bootstrap sample needs data in memory, as (inputs, targets); got a loader")
+        starts: Sequence[Start] = [start] * len(seeds)
+        if start is None:
+            starts = [self._fresh(fitted, member) for member in seeds]
+        try:
+            members = self.of.fit_members(
+                fitted, data, starts, seeds, rows=rows, validation=validation, progress=progress
+            )
+        except NotFiniteError as error:
+            error.posterior = self._combined(error.posterior, seed) if error.posterior else None
+            raise
+        return self._combined(members, seed)
+
+    def _fresh(self, model: Model, seed: int) -> Params:
+        """New weights, and new buffers with them."""
+        core = copy.deepcopy(model).core
+        device = module_device(core)
+        if self.initialize is not None:
+            with seeded(seed, "init", device=device), torch.no_grad():
+                self.initialize(core.net)
+            initialize(core.likelihood, seed, device)
+        else:
+            initialize(core, seed, device)
+        return {**trainable_params(core), **network_buffers(core)}
+
+    def _samples(self, num_rows: int, seeds: Sequence[int]) -> list[Tensor] | None:
+        if not self.bootstrap:
+            return None
+        return [
+            torch.randint(num_rows, (num_rows,), generator=Stream(seed, "bootstrap").generator()) for seed in seeds
+        ]
+
+    def _combined(self, members: Any, seed: int) -> DrawPosterior | MixturePosterior:
+        """Points become stacked draws; anything richer stays whole, in a mixture."""
+        members = members if isinstance(members, list) else [members]
+        first: Posterior = members[0]
+        histories = [history for member in members for history in member.info.histories]
+        info = replace(first.info, method=f"Ensemble({first.info.method})", seed=seed, histories=histories)
+        if not all(isinstance(member, PointPosterior) for member in members):
+            return MixturePosterior(members, info)
+        cores = [member.model.core for member in members]
+        buffers = stack([network_buffers(core) for core in cores]) if network_buffers(cores[0]) else None
+        return DrawPosterior(first.model, info, stack([trainable_params(core) for core in cores]), buffers)
+
+

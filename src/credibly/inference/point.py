@@ -1,0 +1,187 @@
+"""Training one set of weights: maximum likelihood, and maximum a posteriori."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from credibly.core.data import ArraySource, Data
+from credibly.core.errors import NotFiniteError, NotSupportedError
+from credibly.core.params import load_params, trainable_params
+from credibly.core.randomness import base_seed, seeded
+from credibly.core.typing import Params
+from credibly.inference.base import InferenceMethod, Problem, Start, begin, network_buffers, prepare
+from credibly.model import Model
+from credibly.posteriors.base import Posterior
+from credibly.posteriors.info import Info
+from credibly.posteriors.point import PointPosterior
+from credibly.training.dropout import TrainingDropout
+from credibly.training.loop import Outcome, train
+from credibly.training.objective import LogJoint
+from credibly.training.options import TrainingOptions
+from credibly.training.stacking import why_not_stacked
+from credibly.training.trainee import Single, Stacked, Trainee
+
+__all__ = ["PointMethod"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PointMethod(TrainingOptions, InferenceMethod):
+    """A method that trains one set of weights; its subclasses say whether the prior counts."""
+
+    with_prior: ClassVar[bool]
+
+    def fit(
+        self,
+        model: Model,
+        data: Any,
+        *,
+        validation: Any = None,
+        start: Start = None,
+        seed: int | None = None,
+        progress: bool | None = None,
+    ) -> PointPosterior:
+        """Train a copy of the model; begins at its current weights unless `start` says otherwise.
+
+        Raises:
+            NotFiniteError: if a training loss is NaN or infinite. The error's `posterior` holds the best weights so
+                far.
+        """
+        problem = prepare(model, data, validation=validation, start=start, batch_size=self.batch_size)
+        return self._fit_alone(problem, base_seed(seed), progress=bool(progress))
+
+    def fit_members(
+        self,
+        model: Model,
+        data: Any,
+        starts: Sequence[Start],
+        seeds: Sequence[int],
+        *,
+        rows: Sequence[Tensor] | None = None,
+        validation: Any = None,
+        progress: bool | None = None,
+    ) -> list[Posterior]:
+        """One posterior per start and seed, trained as one stack where that equals training each alone."""
+        problem = prepare(model, data, validation=validation, batch_size=self.batch_size)
+        if rows is not None and not isinstance(problem.source, ArraySource):
+            raise NotSupportedError("a bootstrap sample needs data in memory, as (inputs, targets); got a loader")
+        states = [_state(problem.model, start) for start in starts]
+        members = [_Member(state, seed, own) for state, seed, own in zip(states, seeds, rows or [None] * len(seeds), strict=True)]
+        problem.model.train()
+        dropout = self._dropout(problem, seeds)
+        reason = why_not_stacked(
+            problem.model, states, self._objective(problem), self, dropout, _two_rows(problem)
+        )
+        if reason is None and len(members) > 1:
+            return self._fit_stacked(problem, members, dropout, progress=bool(progress))
+        return self._fit_each(problem, members, reason or "", progress=bool(progress))
+
+    def _fit_alone(
+        self, problem: Problem, seed: int, *, rows: Tensor | None = None, progress: bool = False
+    ) -> PointPosterior:
+        model = problem.model.train()
+        dropout = self._dropout(problem, [seed])
+        trainee = Single(model, self._objective(problem), dropout if dropout.is_used else None, self.autocast)
+        outcome = self._train(trainee, problem, [seed], None if rows is None else [rows], progress=progress)
+        posterior = PointPosterior(model, Info(type(self).__name__, seed, outcome.histories))
+        if outcome.failure is not None:
+            outcome.failure.posterior = posterior
+            raise outcome.failure
+        return posterior
+
+    def _fit_each(
+        self, problem: Problem, members: Sequence["_Member"], reason: str, *, progress: bool
+    ) -> list[Posterior]:
+        done: list[Posterior] = []
+        for member in members:
+            own = replace(problem, model=copy.deepcopy(problem.model))
+            load_params(own.model, member.state)
+            try:
+                posterior = self._fit_alone(own, member.seed, rows=member.rows, progress=progress)
+            except NotFiniteError as error:
+                error.posterior = [*done, error.posterior]
+                raise
+            posterior.info = replace(posterior.info, stacked=False, reason=reason)
+            done.append(posterior)
+        return done
+
+    def _fit_stacked(
+        self, problem: Problem, members: Sequence["_Member"], dropout: TrainingDropout, *, progress: bool
+    ) -> list[Posterior]:
+        in_memory = isinstance(problem.source, ArraySource)
+        trainee = Stacked(
+            problem.model,
+            [member.state for member in members],
+            self._objective(problem),
+            dropout if dropout.is_used else None,
+            self.autocast,
+            own_rows=in_memory,
+        )
+        seeds = [member.seed for member in members]
+        rows = [member.rows for member in members if member.rows is not None] or None
+        outcome = self._train(trainee, problem, seeds, rows, progress=progress)
+        reason = "" if in_memory else "the loader's batches and their order are shared by all members"
+        posteriors: list[Posterior] = []
+        for index, seed in enumerate(seeds):
+            load_params(problem.model, trainee.member(index))
+            info = Info(type(self).__name__, seed, [outcome.histories[index]], stacked=True, reason=reason)
+            posteriors.append(PointPosterior(problem.model, info))
+        if outcome.failure is not None:
+            outcome.failure.posterior = posteriors
+            raise outcome.failure
+        return posteriors
+
+    def _train(
+        self,
+        trainee: Trainee,
+        problem: Problem,
+        seeds: Sequence[int],
+        rows: Sequence[Tensor] | None,
+        *,
+        progress: bool,
+    ) -> Outcome:
+        # what a layer draws beyond dropout comes from the global generator: seeded here, and left as found
+        with seeded(seeds[0], "train", device=problem.source.device):
+            return train(
+                trainee,
+                problem.source,
+                self,
+                seeds=seeds,
+                validation=problem.validation,
+                rows=rows,
+                log_scale=problem.model.log_scale(),
+                model=problem.model,
+                progress=progress,
+            )
+
+    def _objective(self, problem: Problem) -> LogJoint:
+        return LogJoint.of(
+            problem.model,
+            problem.source.num_data,
+            with_prior=self.with_prior,
+            loss=self.loss,
+            class_weights=self.class_weights,
+        )
+
+    def _dropout(self, problem: Problem, seeds: Sequence[int]) -> TrainingDropout:
+        example = next(iter(problem.source.batches(self.batch_size)))
+        return TrainingDropout(problem.model.core, seeds, example.inputs)
+
+
+@dataclass(frozen=True, eq=False)
+class _Member:
+    state: Params
+    seed: int
+    rows: Tensor | None
+
+
+def _state(model: Model, start: Start) -> Params:
+    """The weights and buffers a member begins with."""
+    core = begin(copy.deepcopy(model), start).core
+    return {**trainable_params(core), **network_buffers(core)}
+
+
+def _two_rows(problem: Problem) -> Data:
+    return next(iter(problem.source.batches(None))).take(slice(0, 2))

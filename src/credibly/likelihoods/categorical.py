@@ -1,0 +1,45 @@
+"""One of several classes, from logits."""
+
+import torch
+from torch import Tensor, distributions
+from torch.distributions import Distribution
+
+from credibly.likelihoods.base import Likelihood
+
+__all__ = ["Categorical"]
+
+
+class Categorical(Likelihood):
+    """`P(y = k) = softmax(outputs)_k`; targets are indices 0, ..., num_classes - 1.
+
+    Args:
+        num_classes: the number of classes, which is the number of outputs.
+    """
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        if num_classes < 2:
+            raise ValueError(f"`num_classes` must be 2 or more; got {num_classes}")
+        self.num_classes = num_classes
+        self.num_outputs = num_classes
+
+    def parameters_of(self, outputs: Tensor) -> dict[str, Tensor]:
+        """`logits`, (*batch, num_classes)."""
+        return {"logits": outputs}
+
+    def distribution(self, parameters: dict[str, Tensor]) -> Distribution:
+        """A Categorical."""
+        return distributions.Categorical(logits=parameters["logits"], validate_args=False)
+
+    def log_prob(self, parameters: dict[str, Tensor], targets: Tensor) -> Tensor:
+        """The log softmax at the class, -inf where there is no such class."""
+        logits = parameters["logits"].log_softmax(-1)
+        exists = (targets >= 0) & (targets < self.num_classes) & (targets == targets.floor())
+        index = torch.where(exists, targets, 0).long()
+        density = logits.expand(*index.shape, -1).gather(-1, index.unsqueeze(-1)).squeeze(-1)
+        return density.masked_fill(~exists, -torch.inf)
+
+    def fisher(self, outputs: Tensor) -> Tensor:
+        """`diag(p) - p p^T`."""
+        p = outputs.softmax(-1)
+        return torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2)

@@ -1,0 +1,43 @@
+"""Counts whose rate is the exponential of the output. A log exposure enters as `Model(..., offset=...)`."""
+
+import torch
+from torch import Tensor, distributions
+from torch.distributions import Distribution, Independent
+
+from credibly.likelihoods.base import Likelihood
+
+__all__ = ["Poisson"]
+
+
+class Poisson(Likelihood):
+    """`y ~ Poisson(exp(output))`; rows observed for different times have `offset = log(time)` in the model.
+
+    Args:
+        num_outputs: the number of counts per row; with 1 a target is a number, otherwise a vector.
+    """
+
+    def __init__(self, num_outputs: int = 1) -> None:
+        super().__init__()
+        self.num_outputs = num_outputs
+
+    def parameters_of(self, outputs: Tensor) -> dict[str, Tensor]:
+        """`log_rate`, (*batch,) or (*batch, num_outputs)."""
+        return {"log_rate": outputs if self.num_outputs > 1 else outputs.squeeze(-1)}
+
+    def distribution(self, parameters: dict[str, Tensor]) -> Distribution:
+        """A Poisson; over several counts, an Independent of them."""
+        counts = distributions.Poisson(parameters["log_rate"].exp(), validate_args=False)
+        return Independent(counts, 1, validate_args=False) if self.num_outputs > 1 else counts
+
+    def log_prob(self, parameters: dict[str, Tensor], targets: Tensor) -> Tensor:
+        """`y log_rate - rate - log y!`, -inf for negative and broken counts."""
+        log_rate = parameters["log_rate"]
+        is_count = (targets >= 0) & (targets == targets.floor())
+        counts = torch.where(is_count, targets, 0).to(log_rate.dtype)
+        density = counts * log_rate - log_rate.exp() - torch.lgamma(counts + 1)
+        density = density.masked_fill(~is_count, -torch.inf)
+        return density.sum(-1) if self.num_outputs > 1 else density
+
+    def fisher(self, outputs: Tensor) -> Tensor:
+        """`diag(rate)`."""
+        return torch.diag_embed(outputs.exp())

@@ -1,0 +1,316 @@
+"""A model: a network, a likelihood over its outputs and a prior over its weights, as one probability model.
+
+    log p(targets, weights | inputs) = sum over rows of log p(target | net(input)) + log p(weights)
+
+A mini-batch of B out of N rows stands for all of them by the factor N / B on its log likelihood; the prior counts
+once. The network may read and predict standardised values inside; everything that goes in and comes out is in the
+units of the user's inputs and targets, and densities change by the change of variables.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution
+from torch.func import functional_call
+
+from credibly.core.data import Data, Source, read_batch
+from credibly.core.errors import ShapeError
+from credibly.core.inputs import as_inputs, call_net, take_rows
+from credibly.core.params import evaluating, floating_dtype, module_device
+from credibly.core.typing import ArrayLike, Inputs, Params
+from credibly.distributions.affine import affine
+from credibly.likelihoods.base import Likelihood
+from credibly.priors.base import Prior
+from credibly.priors.normal import Normal
+from credibly.standardization import (
+    InputsRecipe,
+    InputsStandardization,
+    Standardization,
+    Standardize,
+    fit_inputs,
+)
+
+__all__ = ["Core", "Model", "OutputSelector", "Want"]
+
+Want: TypeAlias = Literal["outputs", "parameters", "fisher"]
+OutputSelector: TypeAlias = str | int | Callable[[Any], Tensor]
+
+
+class Core(nn.Module):
+    """Network and likelihood as one module on standardised values: what `functional_call` and `vmap` see."""
+
+    def __init__(
+        self, net: nn.Module, likelihood: Likelihood, output: OutputSelector | None, offset: str | int | None
+    ) -> None:
+        super().__init__()
+        self.net = net
+        self.likelihood = likelihood
+        self.output = output
+        self.offset = offset
+
+    def forward(
+        self, inputs: Inputs, want: Want = "parameters", autocast: torch.dtype | None = None
+    ) -> Tensor | dict[str, Tensor]:
+        """Outputs, the likelihood's parameters, or its Fisher matrices."""
+        outputs = self._outputs(inputs, autocast)
+        if want == "outputs":
+            return outputs
+        self.likelihood.check_outputs(outputs)
+        return self.likelihood.parameters_of(outputs) if want == "parameters" else self.likelihood.fisher(outputs)
+
+    def _outputs(self, inputs: Inputs, autocast: torch.dtype | None) -> Tensor:
+        inputs, offset = self._split_offset(inputs)
+        if autocast is None:
+            outputs = self._select(call_net(self.net, inputs))
+        else:
+            with torch.autocast(module_device(self.net).type, dtype=autocast):
+                outputs = self._select(call_net(self.net, inputs)).to(floating_dtype(self.net))
+        return outputs if offset is None else outputs + self._matching_offset(offset, outputs)
+
+    def _select(self, returned: Any) -> Tensor:
+        if callable(self.output):
+            returned = self.output(returned)
+        elif isinstance(self.output, str) and not isinstance(returned, dict):
+            returned = getattr(returned, self.output)
+        elif self.output is not None:
+            returned = returned[self.output]
+        if not isinstance(returned, Tensor):
+            raise TypeError(
+                f"the network returned {type(returned).__name__}, not a tensor; say which part is meant with "
+                "Model(..., output=name, index or callable)"
+            )
+        return returned
+
+    def _split_offset(self, inputs: Inputs) -> tuple[Inputs, Tensor | None]:
+        if self.offset is None:
+            return inputs, None
+        if isinstance(inputs, Tensor):
+            raise TypeError(
+                f"`offset={self.offset!r}` names one of several inputs; pass a tuple or dict that holds it beside x"
+            )
+        if isinstance(inputs, dict):
+            rest = {key: value for key, value in inputs.items() if key != self.offset}
+            return rest, inputs[str(self.offset)]
+        position = int(self.offset)
+        kept = inputs[:position] + inputs[position + 1 :]
+        return kept, inputs[position]
+
+    @staticmethod
+    def _matching_offset(offset: Tensor, outputs: Tensor) -> Tensor:
+        if offset.dim() == outputs.dim() - 1:
+            offset = offset.unsqueeze(-1)
+        if offset.shape != outputs.shape:
+            raise ShapeError(
+                f"the offset must have shape (rows,) or that of the outputs, {tuple(outputs.shape)}; "
+                f"got {tuple(offset.shape)}"
+            )
+        return offset.to(outputs.dtype)
+
+
+class Model(nn.Module):
+    """A likelihood over a network, with a prior over the network's weights.
+
+    Args:
+        net: any module whose first axis is the rows; it is not copied here, and no method changes it.
+        likelihood: turns its outputs into a distribution; its constants are in the targets' units.
+        prior: over the weights under `net.`; a standard Normal if left out.
+        inputs: how inputs are standardised: a recipe (fitted on the training rows by `fit`), a fitted transform,
+            or a mapping of those by key or position for several inputs.
+        targets: likewise for targets, where the likelihood can be standardised.
+        output: which part of what the network returns is meant: an attribute or key, an index, or a callable.
+        offset: key or position of an input that is not given to the network but added to its outputs.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        likelihood: Likelihood,
+        prior: Prior | None = None,
+        *,
+        inputs: InputsRecipe | InputsStandardization | None = None,
+        targets: Standardize | Standardization | None = None,
+        output: OutputSelector | None = None,
+        offset: str | int | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(likelihood, Likelihood):
+            raise TypeError(f"`likelihood` must be a Likelihood; got {type(likelihood).__name__}")
+        if targets is not None and offset is not None:
+            raise ValueError("`offset` is added on the network's scale and cannot be used with standardised targets")
+        self.net = net
+        self.prior = Normal() if prior is None else prior
+        self.output = output
+        self.offset = offset
+        self.inputs = inputs
+        self.targets: Standardize | Standardization | None = None
+        self.given_likelihood = likelihood
+        self.likelihood = likelihood
+        self._set_targets(targets)
+
+    def _set_targets(self, targets: Standardize | Standardization | None) -> None:
+        if isinstance(targets, Standardization):
+            self.likelihood = self.given_likelihood.standardized(targets.loc, targets.scale)
+        elif targets is not None:
+            self.given_likelihood.standardized(torch.zeros(()), torch.ones(()))  # refused here, not after training
+        self.targets = targets
+
+    @property
+    def core(self) -> Core:
+        """Network and likelihood, shared with this model, on standardised values."""
+        return Core(self.net, self.likelihood, self.output, self.offset)
+
+    def forward(self, inputs: ArrayLike) -> Distribution:
+        """The predicted distribution at the current weights, in the targets' units: batch_shape (rows,)."""
+        return self.distribution(self.core(self.standardize_inputs(self.read_inputs(inputs))))
+
+    def call(
+        self, params: Params, buffers: Params, inputs: Inputs, want: Want = "outputs"
+    ) -> Tensor | dict[str, Tensor]:
+        """Evaluate at given weights, in evaluation mode: the one functional entry, made to be `vmap`ped over draws.
+
+        Args:
+            params: weights by name; those left out keep the model's own values.
+            buffers: buffers by name, likewise.
+            inputs: tensors in the user's units.
+            want: "outputs" (rows, num_outputs), "parameters" (the likelihood's, on the network's side of any
+                standardisation) or "fisher" (rows, num_outputs, num_outputs).
+        """
+        core = self.core
+        with evaluating(core):
+            return functional_call(core, {**params, **buffers}, (self.standardize_inputs(inputs), want))  # type: ignore[no-any-return]
+
+    def distribution(self, parameters: dict[str, Tensor]) -> Distribution:
+        """The likelihood's parameters, with any leading axes, as a distribution in the targets' units."""
+        predicted = self.likelihood.distribution(parameters)
+        if self.targets is None:
+            return predicted
+        transform = _check_fitted("targets", self.targets)
+        return affine(predicted, transform.loc, transform.scale)
+
+    def log_likelihood(self, params: Params, buffers: Params, batch: Any) -> Tensor:
+        """The log density of each row's target at given weights, weighted and masked: shape (rows,)."""
+        data = self.matched(self.read(batch))
+        core, standardized = self.core, self.standardize(data)
+        with evaluating(core):
+            parameters = functional_call(core, {**params, **buffers}, (standardized.inputs,))
+        return weighted_rows(self.likelihood.log_prob, parameters, standardized, self.log_scale())
+
+    def log_prior(self, params: Params) -> Tensor:
+        """The prior's log density of the weights under `net.`."""
+        return self.prior.log_prob({name: value for name, value in params.items() if name.startswith("net.")})
+
+    def log_joint(self, params: Params, buffers: Params, batch: Any, num_data: int) -> Tensor:
+        """`(num_data / B) * sum of log likelihoods + log prior`, a scalar; B counts the batch's rows."""
+        rows = self.log_likelihood(params, buffers, batch)
+        return num_data / rows.shape[0] * rows.sum() + self.log_prior(params)
+
+    # -- data on both sides of the standardisation ---------------------------------------------------------------
+
+    def read_inputs(self, inputs: ArrayLike) -> Inputs:
+        """Inputs of any accepted form as tensors on the model's device."""
+        return as_inputs(inputs, floating_dtype(self), module_device(self))
+
+    def read(self, batch: Any, *, need_targets: bool = True) -> Data:
+        """A batch of any accepted form as tensors on the model's device, checked."""
+        return read_batch(batch, floating_dtype(self), module_device(self), need_targets=need_targets)
+
+    def matched(self, data: Data, outputs: Tensor | None = None) -> Data:
+        """The batch with its targets checked against the likelihood and in its shape, still in their units.
+
+        Args:
+            data: a batch of tensors.
+            outputs: outputs of any rows, as a template; by default the first rows are evaluated.
+        """
+        outputs = self.dry_run(data.inputs) if outputs is None else outputs
+        if data.mask is None:
+            return replace(data, targets=self.given_likelihood.match_targets(data.targets, outputs))
+        mask, targets = data.mask, data.targets
+        mask = mask.reshape(-1, *[1] * (targets.dim() - mask.dim())) if mask.dim() < targets.dim() else mask
+        mask = mask.expand_as(targets)
+        present = targets[mask]
+        if present.numel() == 0:
+            raise ValueError("`mask` leaves no target at all; at least one must be present")
+        # a missing target is replaced by one that is present, so that what is checked and computed is finite
+        targets = self.given_likelihood.match_targets(torch.where(mask, targets, present[0]), outputs)
+        return replace(data, targets=targets, mask=_row_mask(mask))
+
+    def dry_run(self, inputs: Inputs) -> Tensor:
+        """The outputs of the first one or two rows, checked against the likelihood: (rows, num_outputs)."""
+        core = self.core
+        with torch.no_grad(), evaluating(core):
+            outputs = core(self.standardize_inputs(take_rows(inputs, slice(0, 2))), "outputs")
+        self.likelihood.check_outputs(outputs)
+        return outputs  # type: ignore[no-any-return]
+
+    def standardize_inputs(self, inputs: Inputs) -> Inputs:
+        """Inputs on the network's side."""
+        if self.inputs is None:
+            return inputs
+        return _check_fitted("inputs", self.inputs)(inputs)  # type: ignore[no-any-return]
+
+    def standardize(self, data: Data) -> Data:
+        """A batch on the network's side."""
+        targets = data.targets
+        if self.targets is not None and targets is not None:
+            targets = _check_fitted("targets", self.targets)(targets)
+        return replace(data, inputs=self.standardize_inputs(data.inputs), targets=targets)
+
+    def log_scale(self) -> float:
+        """The log Jacobian of the targets' standardisation: what a log density loses on the way back."""
+        if not isinstance(self.targets, Standardization):
+            return 0.0
+        return float(self.targets.scale.double().log().sum())
+
+    def fitted(self, source: Source) -> "Model":
+        """A copy whose recipes are fitted on the source's rows; what is fitted already stays as it is."""
+        model = copy.deepcopy(self)
+        if model.inputs is not None and not isinstance(model.inputs, (Standardization, InputsStandardization)):
+            recipe, model.inputs = model.inputs, None
+            model.inputs = fit_inputs(recipe, (batch.inputs for batch in source.batches(None)))
+        if isinstance(model.targets, Standardize):
+            model._set_targets(model.targets.fit(model._target_batches(source), name="targets"))
+        return model
+
+    def _target_batches(self, source: Source) -> Iterator[Tensor]:
+        outputs = None
+        for batch in source.batches(None):
+            outputs = self.dry_run(batch.inputs) if outputs is None else outputs
+            matched = self.matched(batch, outputs)
+            yield matched.targets if matched.mask is None else matched.targets[matched.mask]
+
+
+def _check_fitted(name: str, part: Any) -> Standardization | InputsStandardization:
+    if isinstance(part, (Standardization, InputsStandardization)):
+        return part
+    raise ValueError(
+        f"the standardisation of `{name}` has not been fitted yet: fit the model first, or pass a fitted Standardization"
+    )
+
+
+def _row_mask(mask: Tensor) -> Tensor:
+    """One flag per row. Rows must be whole or missing: single elements need a likelihood that treats them one by one."""
+    flat = mask.flatten(1) if mask.dim() > 1 else mask.unsqueeze(1)
+    if not bool((flat.all(1) | ~flat.any(1)).all()):
+        raise ValueError("a mask of single elements needs a likelihood that treats elements one by one")
+    return flat.all(1)
+
+
+def weighted_rows(
+    log_prob: Callable[[dict[str, Tensor], Tensor], Tensor],
+    parameters: dict[str, Tensor],
+    data: Data,
+    log_scale: float = 0.0,
+) -> Tensor:
+    """Each row's log density in the targets' units, zero where masked, times its weight: shape (*batch,)."""
+    rows = log_prob(parameters, data.targets)
+    if log_scale:
+        rows = rows - log_scale
+    if data.mask is not None:
+        rows = torch.where(data.mask, rows, torch.zeros_like(rows))
+    return rows if data.weights is None else rows * data.weights
+
+

@@ -1,0 +1,18 @@
+"""Posteriors: what inference ends in, and what predicts."""
+
+from credibly.posteriors.base import Posterior, WeightPosterior
+from credibly.posteriors.draws import DrawPosterior
+from credibly.posteriors.dropout import DropoutPosterior
+from credibly.posteriors.info import Info
+from credibly.posteriors.mixture import MixturePosterior
+from credibly.posteriors.point import PointPosterior
+
+__all__ = [
+    "DrawPosterior",
+    "DropoutPosterior",
+    "Info",
+    "MixturePosterior",
+    "PointPosterior",
+    "Posterior",
+    "WeightPosterior",
+]

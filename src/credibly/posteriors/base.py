@@ -1,0 +1,155 @@
+"""A posterior is a result: what is believed about the network after seeing the data. It predicts, and never changes.
+
+The one abstract method gives the likelihood's parameters at draws from the posterior; everything else follows.
+One draw is one function: within a draw the same weights, or the same dropout mask, serve every row and every batch.
+"""
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from credibly.core.errors import NotSupportedError
+from credibly.core.params import trainable_params
+from credibly.core.randomness import base_seed
+from credibly.core.typing import ArrayLike, Inputs, Params
+from credibly.distributions.mixture import MixturePredictive
+from credibly.distributions.predictive import Predictive
+from credibly.model import Model, Want
+from credibly.posteriors.info import Info
+from credibly.priors.base import Prior
+
+__all__ = ["DEFAULT_NUM_DRAWS", "Posterior", "WeightPosterior", "stored_draws"]
+
+DEFAULT_NUM_DRAWS = 100
+
+
+class Posterior(ABC):
+    """What is believed after seeing the data.
+
+    Args:
+        model: the fitted model; a copy in evaluation mode is kept.
+        info: how the posterior came to be.
+    """
+
+    def __init__(self, model: Model, info: Info) -> None:
+        self.model = copy.deepcopy(model).eval()
+        self.info = info
+
+    @abstractmethod
+    def parameters(
+        self, inputs: ArrayLike, *, num_draws: int | None = None, seed: int | None = None
+    ) -> dict[str, Tensor]:
+        """The likelihood's parameters at each draw, each (num_draws, rows, ...).
+
+        They are on the network's side of any standardisation; `predict` brings them into the targets' units.
+
+        Args:
+            inputs: arrays or tensors of rows.
+            num_draws: by default all stored draws, or 100 where draws are made as needed. Fewer than stored are
+                evenly spaced; more are a ValueError.
+            seed: of the draws.
+        """
+
+    def outputs(self, inputs: ArrayLike, *, num_draws: int | None = None, seed: int | None = None) -> Tensor:
+        """The network's outputs at each draw: (num_draws, rows, num_outputs)."""
+        raise NotSupportedError(f"{type(self).__name__} gives parameters only, not the outputs of a network")
+
+    def predict(
+        self, inputs: ArrayLike | DataLoader[Any], *, num_draws: int | None = None, seed: int | None = None
+    ) -> Predictive:
+        """The predictive distribution of each row, in the targets' units, rows in order.
+
+        Args:
+            inputs: arrays or tensors of rows, or a loader whose batches are inputs or (inputs, targets).
+            num_draws: as in `parameters`.
+            seed: of the draws, shared by all rows and batches.
+        """
+        if not isinstance(inputs, DataLoader):
+            return self._predictive(self.parameters(inputs, num_draws=num_draws, seed=seed))
+        seed = base_seed(seed)
+        parts = [
+            self.parameters(batch.inputs, num_draws=num_draws, seed=seed) for batch in self._batches(inputs)
+        ]
+        if not parts:
+            raise ValueError("the loader gave no batch; prediction needs at least one")
+        return self._predictive({name: torch.cat([part[name] for part in parts], 1) for name in parts[0]})
+
+    def predict_batches(
+        self, loader: DataLoader[Any], *, num_draws: int | None = None, seed: int | None = None
+    ) -> Iterator[tuple[Predictive, Tensor | None]]:
+        """Pairs of prediction and targets, batch by batch; the draws are the same in every batch."""
+        seed = base_seed(seed)
+        for batch in self._batches(loader):
+            yield self._predictive(self.parameters(batch.inputs, num_draws=num_draws, seed=seed)), batch.targets
+
+    def to_model(self, *, draw: int | None = None, prior: Prior | None = None) -> Model:
+        """A copy of the fitted model to train on or to start from.
+
+        Args:
+            draw: which stored draw's weights it takes; by default the point, or the mean.
+            prior: in place of the model's own.
+        """
+        if draw is not None:
+            raise NotSupportedError(f"{type(self).__name__} stores no draws of weights; leave `draw` out")
+        return self._copy(prior)
+
+    def _copy(self, prior: Prior | None) -> Model:
+        model = copy.deepcopy(self.model)
+        if prior is not None:
+            model.prior = prior
+        return model
+
+    def _predictive(self, parameters: dict[str, Tensor]) -> Predictive:
+        return MixturePredictive(self.model.distribution(parameters))
+
+    def _batches(self, loader: DataLoader[Any]) -> Iterator[Any]:
+        for batch in loader:
+            yield self.model.read(batch, need_targets=False)
+
+
+class WeightPosterior(Posterior):
+    """A posterior over the weights themselves."""
+
+    @abstractmethod
+    def sample(self, num_draws: int, *, seed: int | None = None) -> Params:
+        """Draws of the random weights by name, each (num_draws, ...)."""
+
+    @property
+    def fixed(self) -> Params:
+        """The weights that are the same in every draw (those that were frozen)."""
+        random = trainable_params(self.model.core)
+        return {name: p.detach() for name, p in self.model.core.named_parameters() if name not in random}
+
+    def as_prior(self) -> Prior:
+        """This posterior as the prior of the next fit."""
+        raise NotSupportedError(f"{type(self).__name__} has no density over weights and cannot serve as a prior")
+
+    @abstractmethod
+    def _evaluate(self, inputs: Inputs, want: Want, num_draws: int | None, seed: int | None) -> Any:
+        """The model's `call` at each draw, stacked on axis 0."""
+
+    def parameters(
+        self, inputs: ArrayLike, *, num_draws: int | None = None, seed: int | None = None
+    ) -> dict[str, Tensor]:
+        """The likelihood's parameters at each draw, each (num_draws, rows, ...)."""
+        read = self.model.read_inputs(inputs)
+        return cast("dict[str, Tensor]", self._evaluate(read, "parameters", num_draws, seed))
+
+    def outputs(self, inputs: ArrayLike, *, num_draws: int | None = None, seed: int | None = None) -> Tensor:
+        """The network's outputs at each draw: (num_draws, rows, num_outputs), on its side of any standardisation."""
+        return cast("Tensor", self._evaluate(self.model.read_inputs(inputs), "outputs", num_draws, seed))
+
+
+def stored_draws(num_draws: int | None, stored: int) -> Tensor:
+    """Which of the stored draws are meant: all, or fewer, evenly spaced."""
+    if num_draws is None:
+        return torch.arange(stored)
+    if not 1 <= num_draws <= stored:
+        raise ValueError(f"`num_draws` must be between 1 and the {stored} stored draws; got {num_draws}")
+    return torch.linspace(0, stored - 1, num_draws).round().long()
+

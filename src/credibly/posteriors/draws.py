@@ -1,0 +1,74 @@
+"""Stored draws of the weights: the members of an ensemble, or the states of a sampler."""
+
+from typing import Any
+
+from torch import Tensor
+
+from credibly.core.errors import ShapeError
+from credibly.core.inputs import num_rows
+from credibly.core.params import load_params
+from credibly.core.typing import Inputs, Params
+from credibly.model import Model, Want
+from credibly.posteriors.base import WeightPosterior, stored_draws
+from credibly.posteriors.evaluation import evaluate_draws, grad_if_needed
+from credibly.posteriors.info import Info
+from credibly.priors.base import Prior
+
+__all__ = ["DrawPosterior"]
+
+
+class DrawPosterior(WeightPosterior):
+    """Equal belief in each of a number of stored draws.
+
+    Args:
+        model: the fitted model.
+        info: how the posterior came to be.
+        draws: each trainable weight by name, (num_draws, ...).
+        buffers: BatchNorm statistics and the like by name, (num_draws, ...); empty where all draws share the model's.
+    """
+
+    def __init__(self, model: Model, info: Info, draws: Params, buffers: Params | None = None) -> None:
+        super().__init__(model, info)
+        self.draws = {name: value.detach() for name, value in draws.items()}
+        self.buffers = {name: value.detach() for name, value in (buffers or {}).items()}
+        sizes = {value.shape[0] for value in (*self.draws.values(), *self.buffers.values())}
+        if len(sizes) != 1:
+            raise ShapeError(f"all draws must share axis 0; got sizes {sorted(sizes)}")
+        self.num_stored = sizes.pop()
+
+    def sample(self, num_draws: int, *, seed: int | None = None) -> Params:  # noqa: ARG002
+        """Stored draws, evenly spaced where fewer are wanted than there are."""
+        index = stored_draws(num_draws, self.num_stored)
+        return {name: value[index.to(value.device)] for name, value in self.draws.items()}
+
+    def to_model(self, *, draw: int | None = None, prior: Prior | None = None) -> Model:
+        """A copy with one stored draw's weights; by default their mean."""
+        model = self._copy(prior)
+        if draw is None:
+            load_params(model, {name: value.mean(0) for name, value in self.draws.items()})
+            floating = {name: value for name, value in self.buffers.items() if value.is_floating_point()}
+            load_params(model, {name: value.mean(0) for name, value in floating.items()})
+            return model
+        if not 0 <= draw < self.num_stored:
+            raise ValueError(f"`draw` must be between 0 and {self.num_stored - 1}; got {draw}")
+        load_params(model, {name: value[draw] for name, value in (self.draws | self.buffers).items()})
+        return model
+
+    def _evaluate(self, inputs: Inputs, want: Want, num_draws: int | None, seed: int | None) -> Any:  # noqa: ARG002
+        index = stored_draws(num_draws, self.num_stored)
+
+        def pick(values: dict[str, Tensor]) -> dict[str, Tensor]:
+            return values if len(index) == self.num_stored else {k: v[index.to(v.device)] for k, v in values.items()}
+
+        with grad_if_needed(inputs):
+            return evaluate_draws(
+                lambda params, buffers: self.model.call(params, buffers, inputs, want),
+                self.model.net,
+                pick(self.draws),
+                pick(self.buffers),
+                num_draws=len(index),
+                rows=num_rows(inputs),
+                own_buffers=bool(self.buffers),
+            )
+
+

@@ -1,0 +1,47 @@
+"""How a posterior came to be."""
+
+import platform
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+
+import torch
+
+from credibly.training.history import History
+
+__all__ = ["Info"]
+
+
+def _versions() -> dict[str, str]:
+    try:
+        own = version("credibly")
+    except PackageNotFoundError:
+        own = "unknown"
+    return {"credibly": own, "torch": str(torch.__version__), "python": platform.python_version()}
+
+
+@dataclass(frozen=True, eq=False)
+class Info:
+    """The record of a fit.
+
+    Attributes:
+        method: the recipe's name.
+        seed: the base seed of the fit.
+        histories: the course of training, one per trained member; empty where nothing was trained.
+        temperature: to which power the posterior density was raised, inverted; 1 is the Bayesian posterior.
+        stacked: whether members were trained as one stack; None where there is only one.
+        reason: why members were trained one by one, or what they shared; empty where there is nothing to say.
+        versions: of this library, torch and Python.
+    """
+
+    method: str
+    seed: int
+    histories: list[History] = field(default_factory=list)
+    temperature: float = 1.0
+    stacked: bool | None = None
+    reason: str = ""
+    versions: dict[str, str] = field(default_factory=_versions)
+
+    @property
+    def history(self) -> History:
+        """The course of training of the only, or first, member."""
+        return self.histories[0] if self.histories else History()

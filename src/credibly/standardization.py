@@ -1,0 +1,170 @@
+"""Affine standardisation of inputs and targets: a recipe, and the transform that fitting it gives.
+
+The standard deviation is the population's (divided by n). A constant column has none: its scale is 1, with a warning,
+so that it becomes 0 and comes back exact.
+"""
+
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from credibly.core.errors import ShapeError
+from credibly.core.typing import Inputs
+
+__all__ = ["InputsRecipe", "InputsStandardization", "Standardization", "Standardize", "fit_inputs"]
+
+
+@dataclass(frozen=True)
+class Standardize:
+    """Subtract the mean and divide by the standard deviation of the training rows.
+
+    Attributes:
+        axes: the axes over which both are taken; 0 is the rows. Images (rows, channels, height, width) are
+            standardised per channel with `axes=(0, 2, 3)`.
+    """
+
+    axes: tuple[int, ...] = (0,)
+
+    def fit(self, values: Tensor | Iterable[Tensor], *, name: str = "values") -> "Standardization":
+        """The transform fitted to one tensor, or to batches of one as they come. Sums are kept in float64."""
+        batches = [values] if isinstance(values, Tensor) else values
+        count, mean, squares = 0, None, None
+        dtype = torch.get_default_dtype()
+        for batch in batches:
+            if batch.numel() == 0:
+                continue
+            dtype = batch.dtype if batch.is_floating_point() else dtype
+            data = batch.double()
+            size = data.numel() // max(data.mean(self.axes).numel(), 1)
+            batch_mean = data.mean(self.axes, keepdim=True)
+            batch_squares = ((data - batch_mean) ** 2).sum(self.axes, keepdim=True)
+            if mean is None or squares is None:
+                count, mean, squares = size, batch_mean, batch_squares
+                continue
+            # merging of moments: Chan, Golub, LeVeque 1983
+            delta, total = batch_mean - mean, count + size
+            mean = mean + delta * size / total
+            squares = squares + batch_squares + delta**2 * count * size / total
+            count = total
+        if mean is None or squares is None:
+            raise ShapeError(f"`{name}` is empty; at least one row is needed to standardise")
+        return _transform(mean.squeeze(0), (squares / count).sqrt().squeeze(0), dtype, name)
+
+
+def _transform(mean: Tensor, deviation: Tensor, dtype: torch.dtype, name: str) -> "Standardization":
+    tiny = 8 * torch.finfo(torch.float64).eps * mean.abs()
+    constant = deviation <= tiny
+    if bool(constant.any()):
+        warnings.warn(
+            f"{int(constant.sum())} of {constant.numel()} columns of `{name}` are constant: their scale is taken as 1",
+            stacklevel=2,
+        )
+    return Standardization(mean.to(dtype), torch.where(constant, 1.0, deviation).to(dtype))
+
+
+class Standardization(nn.Module):
+    """The fitted map `(values - loc) / scale`.
+
+    Args:
+        loc: what is subtracted, in the shape of one row or broadcastable to it.
+        scale: what is divided by, above 0.
+    """
+
+    loc: Tensor
+    scale: Tensor
+
+    def __init__(self, loc: Tensor, scale: Tensor) -> None:
+        super().__init__()
+        loc, scale = torch.as_tensor(loc), torch.as_tensor(scale)
+        if loc.shape != scale.shape:
+            raise ShapeError(f"`loc` and `scale` must have one shape; got {tuple(loc.shape)} and {tuple(scale.shape)}")
+        if not bool(((scale > 0) & scale.isfinite()).all() and loc.isfinite().all()):
+            raise ValueError("`scale` must be finite and above 0, and `loc` finite")
+        self.register_buffer("loc", loc.detach().clone())
+        self.register_buffer("scale", scale.detach().clone())
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Standardised values."""
+        return (values - self.loc) / self.scale
+
+    def inverse(self, values: Tensor) -> Tensor:
+        """Values in their own units."""
+        return self.loc + self.scale * values
+
+    def same_as(self, other: object) -> bool:
+        """Whether the other is an equal transform."""
+        return (
+            isinstance(other, Standardization)
+            and torch.equal(self.loc, other.loc)
+            and torch.equal(self.scale, other.scale)
+        )
+
+
+InputsRecipe: TypeAlias = Standardize | Standardization | Mapping[str | int, Standardize | Standardization]
+
+
+class InputsStandardization(nn.Module):
+    """Transforms for some of the tensors of a tuple or dict of inputs.
+
+    Args:
+        parts: key of a dict, or position in a tuple, to transform.
+    """
+
+    def __init__(self, parts: Mapping[str | int, Standardization]) -> None:
+        super().__init__()
+        self.parts = dict(parts)
+        self.transforms = nn.ModuleList(self.parts.values())
+
+    def forward(self, inputs: Inputs) -> Inputs:
+        """The inputs with those tensors standardised."""
+        if isinstance(inputs, dict):
+            return {key: self._part(key, value) for key, value in inputs.items()}
+        return tuple(self._part(index, value) for index, value in enumerate(inputs))
+
+    def _part(self, key: str | int, value: Tensor) -> Tensor:
+        transform = self.parts.get(key)
+        return value if transform is None else transform(value)
+
+    def same_as(self, other: object) -> bool:
+        """Whether the other holds equal transforms for the same tensors."""
+        return (
+            isinstance(other, InputsStandardization)
+            and self.parts.keys() == other.parts.keys()
+            and all(part.same_as(other.parts[key]) for key, part in self.parts.items())
+        )
+
+
+def fit_inputs(recipe: InputsRecipe, batches: Iterable[Inputs]) -> Standardization | InputsStandardization:
+    """Fit a recipe, for one tensor or for some of several, to batches of inputs; fitted transforms are kept."""
+    if isinstance(recipe, Standardization):
+        return recipe
+    if isinstance(recipe, Standardize):
+        return recipe.fit(_single(batches), name="inputs")
+    all_batches = list(batches)
+    parts = {
+        key: part
+        if isinstance(part, Standardization)
+        else part.fit((_pick(batch, key) for batch in all_batches), name=f"inputs[{key!r}]")
+        for key, part in recipe.items()
+    }
+    return InputsStandardization(parts)
+
+
+def _single(batches: Iterable[Inputs]) -> Iterable[Tensor]:
+    for batch in batches:
+        if not isinstance(batch, Tensor):
+            raise TypeError(
+                "one recipe cannot standardise several input tensors; pass a mapping from key or position to recipe"
+            )
+        yield batch
+
+
+def _pick(batch: Inputs, key: str | int) -> Tensor:
+    if isinstance(batch, Tensor):
+        raise TypeError("`inputs` is one tensor; pass one recipe, not a mapping")
+    return batch[key]  # type: ignore[call-overload, index, no-any-return]
+

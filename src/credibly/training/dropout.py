@@ -1,0 +1,67 @@
+"""Dropout in training, keyed by (seed, member, step), so that a member trains alike alone and in a stack."""
+
+import copy
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor, nn
+
+from credibly.core.dropout import DropoutMode, Recorder, Site, SiteMasks, keep_masks
+from credibly.core.inputs import leaves
+from credibly.core.params import floating_dtype, module_device
+from credibly.core.randomness import Stream, seeded
+from credibly.core.typing import Inputs
+
+__all__ = ["TrainingDropout"]
+
+
+class TrainingDropout:
+    """The masks of every step.
+
+    The sites are recorded once for each shape of a batch, on a copy of the network, so that its BatchNorm statistics
+    do not move.
+
+    Args:
+        core: the network in training.
+        seeds: one per member.
+        example: (rows, ...) inputs of a batch, to find out whether there is any dropout.
+    """
+
+    def __init__(self, core: nn.Module, seeds: Sequence[int], example: Inputs) -> None:
+        self._core = copy.deepcopy(core).train()
+        for part, own in zip(self._core.modules(), core.modules(), strict=True):
+            part.training = own.training
+        device = module_device(core)
+        self._dtype = floating_dtype(core)
+        self._streams = [Stream(seed, "dropout", device) for seed in seeds]
+        self._sites: dict[tuple[torch.Size, ...], list[Site]] = {}
+        self.draws_other_randomness = False
+        self.is_used = bool(self.sites(example)) or self.draws_other_randomness
+
+    def sites(self, inputs: Inputs) -> list[Site]:
+        """Where dropout acts on inputs of this shape."""
+        key = tuple(leaf.shape for leaf in leaves(inputs))
+        if key not in self._sites:
+            recorder = Recorder()
+            with seeded(0, "record"), torch.no_grad(), DropoutMode(recorder, always=False):
+                before = torch.get_rng_state()
+                self._core(inputs)
+                self.draws_other_randomness |= not torch.equal(before, torch.get_rng_state())
+            self._sites[key] = recorder.sites
+        return self._sites[key]
+
+    def masks(self, inputs: Inputs, step: int) -> Tensor | None:
+        """All masks of this step, flat: (members, total size); None where nothing is dropped."""
+        sites = self.sites(inputs)
+        if not sites:
+            return None
+        size = sum(site.size for site in sites)
+        uniforms = torch.cat([stream.uniform(size, step, step + 1) for stream in self._streams])
+        return keep_masks(sites, uniforms, self._dtype)
+
+    def active(self, inputs: Inputs, keep: Tensor | None) -> AbstractContextManager[object]:
+        """A context in which one member's dropouts take those masks."""
+        if keep is None:
+            return nullcontext()
+        return DropoutMode(SiteMasks(self.sites(inputs), keep), always=False)

@@ -1,0 +1,250 @@
+"""The one training loop.
+
+It knows members, losses and scores, and nothing of what is trained. Each member is clipped, scored, stopped and
+restored on its own: a stack of members follows the course that each would follow alone.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from tqdm import tqdm
+
+from credibly.core.data import ArraySource, Data, LoaderSource, Source
+from credibly.core.errors import NotFiniteError
+from credibly.core.randomness import Stream, seeded
+from credibly.training.history import History
+from credibly.training.options import Epoch, TrainingOptions
+from credibly.training.trainee import Trainee
+
+__all__ = ["Outcome", "train"]
+
+_CHECK_EVERY = 256
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """How training ended.
+
+    Attributes:
+        histories: one per member.
+        failure: the error to raise, with the best weights already restored, or None.
+    """
+
+    histories: list[History]
+    failure: NotFiniteError | None = None
+
+
+def train(
+    trainee: Trainee,
+    source: Source,
+    options: TrainingOptions,
+    *,
+    seeds: Sequence[int],
+    validation: Source | None = None,
+    rows: Sequence[Tensor] | None = None,
+    log_scale: float = 0.0,
+    model: object = None,
+    progress: bool = False,
+) -> Outcome:
+    """Train until the epochs are over, every member has stopped, or a loss is not finite.
+
+    Args:
+        trainee: one or several members.
+        source: training data on the network's side.
+        options: how to train.
+        seeds: one per member; key its data order.
+        validation: data to score after each epoch.
+        rows: for each member the rows it learns from, where these are not all rows once (a bootstrap sample).
+        log_scale: added to recorded losses, so that they are in the targets' units.
+        model: shown to callbacks.
+        progress: show a bar on standard error.
+    """
+    if options.early_stopping is not None and validation is None:
+        raise ValueError("early stopping needs validation data: fit(..., validation=(inputs, targets))")
+    optimizer = options.optimizer(trainee.leaves, lr=options.learning_rate)
+    num_steps = options.num_epochs * _steps_per_epoch(source, options.batch_size)
+    schedule = None if options.schedule is None else options.schedule(optimizer, num_steps)
+    keeper = _Keeper(trainee, options)
+    orders = _Orders(source, seeds, rows, stacked=trainee.num_members > 1)
+    step = 0
+    bar = tqdm(range(options.num_epochs), desc="training", unit="epoch", disable=not progress)
+    for epoch in bar:
+        losses: list[Tensor] = []
+        batches = _seeded_batches(source, options.batch_size, orders, epoch, seeds[0])
+        for batch in batches:
+            losses.append(_step(trainee, batch, step, optimizer, schedule, options.clip_norm))
+            step += 1
+            if len(losses) % _CHECK_EVERY == 0 and not keeper.finite(losses[-_CHECK_EVERY:]):
+                break
+        failure = keeper.failure(losses, epoch)
+        if failure is not None:
+            keeper.restore()
+            return Outcome(keeper.histories, failure)
+        loss = torch.stack(losses).double().mean(0).cpu() + log_scale
+        scores = None if validation is None else trainee.scores(validation)
+        keeper.record(epoch, loss, scores, optimizer.param_groups[0]["lr"])
+        if isinstance(schedule, ReduceLROnPlateau):
+            schedule.step(float(loss.mean() if scores is None else -scores.mean()))
+        bar.set_postfix(loss=f"{float(loss.mean()):.4g}")
+        if keeper.all_stopped or _stopped_by(options, epoch, loss, scores, model):
+            break
+    keeper.finish()
+    return Outcome(keeper.histories)
+
+
+def _step(
+    trainee: Trainee,
+    batch: Data,
+    step: int,
+    optimizer: Optimizer,
+    schedule: LRScheduler | None,
+    clip_norm: float | None,
+) -> Tensor:
+    for leaf in trainee.leaves:
+        leaf.grad = None
+    losses = trainee.losses(batch, step)
+    losses.backward(torch.ones_like(losses))  # type: ignore[no-untyped-call]
+    if clip_norm is not None:
+        _clip(trainee.gradient_views(), clip_norm)
+    optimizer.step()
+    if schedule is not None and not isinstance(schedule, ReduceLROnPlateau):
+        schedule.step()
+    return losses.detach()
+
+
+def _clip(gradients: list[Tensor], clip_norm: float) -> None:
+    """Shrink each member's gradient to the largest norm allowed, in place."""
+    squares = torch.stack([gradient.flatten(1).square().sum(1) for gradient in gradients]).sum(0)
+    factors = (clip_norm / (squares.sqrt() + 1e-6)).clamp(max=1)
+    for gradient in gradients:
+        gradient.mul_(factors.reshape(-1, *[1] * (gradient.dim() - 1)))
+
+
+def _stopped_by(
+    options: TrainingOptions, epoch: int, loss: Tensor, scores: Tensor | None, model: object
+) -> bool:
+    report = Epoch(epoch, float(loss[0]), None if scores is None else float(scores[0]), model)
+    return any([bool(callback(report)) for callback in options.callbacks])
+
+
+def _steps_per_epoch(source: Source, batch_size: int | None) -> int:
+    if isinstance(source, LoaderSource):
+        try:
+            return len(source.loader)
+        except TypeError:
+            return 1
+    return -(-source.num_data // (batch_size or source.num_data))
+
+
+def _seeded_batches(
+    source: Source, batch_size: int | None, orders: "_Orders", epoch: int, seed: int
+) -> Iterator[Data]:
+    """The batches of an epoch; a loader's own shuffling is seeded when its iteration begins."""
+    if not isinstance(source, LoaderSource):
+        return source.batches(batch_size, orders.epoch(epoch))
+    batches = source.batches(batch_size)
+    with seeded(seed, "order", epoch):
+        first = next(batches, None)
+    return _chain(first, batches)
+
+
+def _chain(first: Data | None, rest: Iterator[Data]) -> Iterator[Data]:
+    if first is None:
+        raise ValueError("the loader gave no batch; training needs at least one")
+    yield first
+    yield from rest
+
+
+class _Orders:
+    """Each member's own order of the rows, epoch by epoch."""
+
+    def __init__(
+        self, source: Source, seeds: Sequence[int], rows: Sequence[Tensor] | None, *, stacked: bool
+    ) -> None:
+        self._streams = [Stream(seed, "order") for seed in seeds]
+        self._rows = rows
+        self._stacked = stacked
+        self._total = source.data.num_rows if isinstance(source, ArraySource) else 0
+        self._device = source.device
+
+    def epoch(self, epoch: int) -> Tensor:
+        """(rows,) or (members, rows)."""
+        orders = [torch.randperm(self._total, generator=stream.generator(epoch)) for stream in self._streams]
+        if self._rows is not None:
+            orders = [own[order] for own, order in zip(self._rows, orders, strict=True)]
+        return (torch.stack(orders) if self._stacked else orders[0]).to(self._device)
+
+
+class _Keeper:
+    """Remembers each member's best state, decides who has stopped, and writes the histories."""
+
+    def __init__(self, trainee: Trainee, options: TrainingOptions) -> None:
+        members = trainee.num_members
+        self._trainee = trainee
+        self._stopping = options.early_stopping
+        self._best = [view.clone() for view in trainee.state_views()]
+        self._score = torch.full((members,), -torch.inf, dtype=torch.float64)
+        self._waited = torch.zeros(members, dtype=torch.int64)
+        self._active = torch.ones(members, dtype=torch.bool)
+        self.histories = [History() for _ in range(members)]
+
+    @property
+    def all_stopped(self) -> bool:
+        return not bool(self._active.any())
+
+    def finite(self, losses: list[Tensor]) -> bool:
+        return bool(torch.stack(losses)[:, self._active].isfinite().all())
+
+    def failure(self, losses: list[Tensor], epoch: int) -> NotFiniteError | None:
+        """An error that names the first bad batch of a member still in training, or None."""
+        if self.finite(losses):
+            return None
+        bad = ~torch.stack(losses).cpu().isfinite() & self._active
+        batch = int(bad.any(1).nonzero()[0])
+        who = "" if len(self.histories) == 1 else f" of member {int(bad[batch].nonzero()[0])}"
+        return NotFiniteError(
+            f"the training loss{who} is not finite in epoch {epoch}, batch {batch} (both counted from 0); the best "
+            "weights so far are kept. A smaller `learning_rate`, `clip_norm` or standardised inputs often help"
+        )
+
+    def record(self, epoch: int, loss: Tensor, scores: Tensor | None, learning_rate: float) -> None:
+        """One more epoch of the members still in training."""
+        score = -loss if scores is None else scores
+        margin = 0.0 if self._stopping is None else self._stopping.min_delta
+        better = self._active & (score > self._score + margin)
+        for member in self._active.nonzero().flatten().tolist():
+            history = self.histories[member]
+            history.loss.append(float(loss[member]))
+            history.learning_rate.append(learning_rate)
+            if scores is not None:
+                history.validation_log_prob.append(float(scores[member]))
+            if better[member]:
+                history.best_epoch = epoch
+        self._keep(better)
+        self._score = torch.where(better, score, self._score)
+        self._waited = torch.where(better, 0, self._waited + 1)
+        if self._stopping is not None:
+            for member in (self._active & (self._waited >= self._stopping.patience)).nonzero().flatten().tolist():
+                self.histories[member].stopped_early = True
+                self._active[member] = False
+
+    def _keep(self, members: Tensor) -> None:
+        if bool(members.all()):
+            torch._foreach_copy_(self._best, self._trainee.state_views())
+        elif bool(members.any()):
+            for best, view in zip(self._best, self._trainee.state_views(), strict=True):
+                chosen = members.to(view.device)
+                best[chosen] = view[chosen]
+
+    def restore(self) -> None:
+        """Every member back to its best state."""
+        torch._foreach_copy_(self._trainee.state_views(), self._best)
+
+    def finish(self) -> None:
+        """With early stopping the best weights are final; without it, the last."""
+        if self._stopping is not None:
+            self.restore()

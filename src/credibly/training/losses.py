@@ -1,0 +1,78 @@
+"""Training losses for classes that are not likelihoods: they shape training and are never reported as densities."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from credibly.core.checks import check_nonnegative
+from credibly.core.errors import NotSupportedError
+from credibly.likelihoods.base import Likelihood
+from credibly.likelihoods.bernoulli import Bernoulli
+from credibly.likelihoods.categorical import Categorical
+
+__all__ = ["FocalLoss", "LabelSmoothing", "TrainingLoss"]
+
+
+class TrainingLoss(Protocol):
+    """A loss per row in place of minus the log density."""
+
+    def __call__(self, likelihood: Likelihood, parameters: dict[str, Tensor], targets: Tensor) -> Tensor:
+        """The loss of each row: shape (*batch,). Passes through `vmap`."""
+
+
+@dataclass(frozen=True)
+class FocalLoss:
+    """`-(1 - p_y)^gamma log p_y` (Focal Loss for Dense Object Detection, Lin et al. 2017).
+
+    Attributes:
+        gamma: how strongly rows that are already right are discounted; 0 is the cross entropy.
+    """
+
+    gamma: float = 2.0
+
+    def __post_init__(self) -> None:
+        check_nonnegative("gamma", self.gamma)
+
+    def __call__(self, likelihood: Likelihood, parameters: dict[str, Tensor], targets: Tensor) -> Tensor:
+        """The loss of each row."""
+        _check_classes(self, likelihood)
+        log_p = likelihood.log_prob(parameters, targets)
+        # 1 - p through expm1, and kept off 0, where a power below 1 has no gradient
+        missing = (-torch.expm1(log_p)).clamp_min(torch.finfo(log_p.dtype).tiny)
+        return -(missing**self.gamma) * log_p
+
+
+@dataclass(frozen=True)
+class LabelSmoothing:
+    """Cross entropy against the label with probability `1 - amount` and any class with the rest.
+
+    Rethinking the Inception Architecture, Szegedy et al. 2016: the amount is spread evenly over all classes.
+
+    Attributes:
+        amount: the share of mass that is spread, in [0, 1).
+    """
+
+    amount: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.amount < 1:
+            raise ValueError(f"`amount` must lie in [0, 1); got {self.amount}")
+
+    def __call__(self, likelihood: Likelihood, parameters: dict[str, Tensor], targets: Tensor) -> Tensor:
+        """The loss of each row."""
+        _check_classes(self, likelihood)
+        sure = likelihood.log_prob(parameters, targets)
+        classes = 2 if isinstance(likelihood, Bernoulli) else likelihood.num_outputs
+        every = [likelihood.log_prob(parameters, torch.full_like(targets, label)) for label in range(classes)]
+        return -(1 - self.amount) * sure - self.amount * torch.stack(every).mean(0)
+
+
+def _check_classes(loss: object, likelihood: Likelihood) -> None:
+    if isinstance(likelihood, Categorical) or (isinstance(likelihood, Bernoulli) and likelihood.num_outputs == 1):
+        return
+    raise NotSupportedError(
+        f"{type(loss).__name__} is a loss for one label per row (Categorical, Bernoulli); "
+        f"got {type(likelihood).__name__} with {likelihood.num_outputs} outputs"
+    )

@@ -1,0 +1,88 @@
+"""The options of training, shared by every method that trains."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from credibly.core.checks import check_positive
+from credibly.training.losses import TrainingLoss
+from credibly.training.optimizers import fused_adam
+
+__all__ = ["EarlyStopping", "Epoch", "TrainingOptions"]
+
+
+@dataclass(frozen=True)
+class EarlyStopping:
+    """Stop when the validation score has not risen for a while, and go back to the best weights.
+
+    Attributes:
+        patience: how many epochs in a row may pass without a better score.
+        min_delta: by how much a score must rise to count as better, in log density per row.
+    """
+
+    patience: int = 10
+    min_delta: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Epoch:
+    """What a callback is told after each epoch.
+
+    Attributes:
+        number: counted from 0.
+        loss: the mean training loss.
+        validation_log_prob: None without validation data.
+        model: the model in training; its weights are the current ones.
+    """
+
+    number: int
+    loss: float
+    validation_log_prob: float | None
+    model: Any
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TrainingOptions:
+    """How weights are trained.
+
+    Attributes:
+        num_epochs: passes over the data.
+        batch_size: rows per step for data in memory; None takes all. A loader brings its own.
+        learning_rate: given to the optimiser as `lr`.
+        optimizer: a factory `(params, lr=...) -> Optimizer`: an optimiser class, or a partial of one.
+        schedule: a factory `(optimizer, num_steps) -> LRScheduler`, such as `training.cosine`.
+        clip_norm: the largest norm of the gradient of the loss per row, over all weights of a member.
+        early_stopping: needs validation data.
+        loss: in place of minus the log density, for classes: `FocalLoss()`, `LabelSmoothing()`.
+        class_weights: (classes,) factors on the loss of each row, by its class.
+        autocast: a lower precision for the network's forward pass, such as `torch.bfloat16`.
+        callbacks: called with an `Epoch` after each one; a true answer stops training.
+        stacked: whether members of an ensemble train as one stack where that equals training each alone.
+    """
+
+    num_epochs: int = 100
+    batch_size: int | None = 32
+    learning_rate: float = 1e-3
+    optimizer: Callable[..., Optimizer] = fused_adam
+    schedule: Callable[[Optimizer, int], LRScheduler] | None = None
+    clip_norm: float | None = None
+    early_stopping: EarlyStopping | None = None
+    loss: TrainingLoss | None = None
+    class_weights: Tensor | Sequence[float] | None = None
+    autocast: torch.dtype | None = None
+    callbacks: Sequence[Callable[[Epoch], object]] = ()
+    stacked: bool = True
+
+    def __post_init__(self) -> None:
+        if self.num_epochs < 1:
+            raise ValueError(f"`num_epochs` must be 1 or more; got {self.num_epochs}")
+        if self.batch_size is not None and self.batch_size < 1:
+            raise ValueError(f"`batch_size` must be 1 or more, or None for all rows; got {self.batch_size}")
+        check_positive("learning_rate", self.learning_rate)
+        if self.clip_norm is not None:
+            check_positive("clip_norm", self.clip_norm)

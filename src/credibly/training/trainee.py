@@ -1,0 +1,200 @@
+"""What the training loop trains: one network, or a stack of members trained as one.
+
+Both show the loop the same face: leaf tensors for the optimiser, a loss per member for a batch, a validation score per
+member, and views of all state with the member axis first, by which the loop clips, keeps and restores.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, vmap
+
+from credibly.core.data import Data, Source
+from credibly.core.inputs import map_inputs
+from credibly.core.params import buffers_of, stack, trainable_params
+from credibly.core.typing import Inputs, Params
+from credibly.model import Core, Model, weighted_rows
+from credibly.training.dropout import TrainingDropout
+from credibly.training.objective import LogJoint
+
+__all__ = ["Single", "Stacked", "Trainee"]
+
+_VALIDATION_ROWS = 4096
+
+
+class Trainee(ABC):
+    """One or several members in training.
+
+    Attributes:
+        num_members: the size of the leading axis of `state_views`, losses and scores.
+        leaves: what the optimiser updates.
+    """
+
+    num_members: int
+    leaves: list[Tensor]
+
+    @abstractmethod
+    def losses(self, batch: Data, step: int) -> Tensor:
+        """The loss of each member on a batch: (members,), with its graph."""
+
+    @abstractmethod
+    def scores(self, source: Source) -> Tensor:
+        """The mean log density of each member over a source, in evaluation mode: (members,)."""
+
+    @abstractmethod
+    def state_views(self) -> list[Tensor]:
+        """All weights and buffers, each with the member axis first, sharing memory with what is trained."""
+
+    @abstractmethod
+    def gradient_views(self) -> list[Tensor]:
+        """All gradients, each with the member axis first."""
+
+
+class Single(Trainee):
+    """One model, trained in place.
+
+    Args:
+        model: a copy that may be changed; its modules' training flags say which parts train.
+        objective: the loss.
+        dropout: the masks of each step, or None where nothing is dropped.
+        autocast: a lower precision for the forward pass.
+    """
+
+    num_members = 1
+
+    def __init__(
+        self, model: Model, objective: LogJoint, dropout: TrainingDropout | None, autocast: torch.dtype | None
+    ) -> None:
+        self.core = model.core
+        self._objective = objective
+        self._dropout = dropout
+        self._autocast = autocast
+        self._log_scale = model.log_scale()
+        self._params = {name: p for name, p in self.core.named_parameters() if p.requires_grad}
+        self._training = [part for part in self.core.modules() if part.training]
+        self.leaves = list(self._params.values())
+
+    def losses(self, batch: Data, step: int) -> Tensor:
+        """One loss."""
+        if self._dropout is None:
+            parameters = self.core(batch.inputs, "parameters", self._autocast)
+        else:
+            masks = self._dropout.masks(batch.inputs, step)
+            with self._dropout.active(batch.inputs, None if masks is None else masks[0]):
+                parameters = self.core(batch.inputs, "parameters", self._autocast)
+        return self._objective(parameters, self._params, batch).unsqueeze(0)
+
+    def scores(self, source: Source) -> Tensor:
+        """One score."""
+        for part in self._training:
+            part.training = False
+        with torch.no_grad():
+            total, rows = torch.zeros(1, dtype=torch.float64), 0
+            for batch in source.batches(_VALIDATION_ROWS):
+                density = weighted_rows(self._objective.likelihood.log_prob, self.core(batch.inputs), batch)
+                total += (density.double() - self._log_scale).sum().cpu()
+                rows += batch.num_rows
+        for part in self._training:
+            part.training = True
+        return total / rows
+
+    def state_views(self) -> list[Tensor]:
+        """With a member axis of size 1."""
+        tensors = [*self._params.values(), *buffers_of(self.core).values()]
+        return [tensor.detach().unsqueeze(0) for tensor in tensors]
+
+    def gradient_views(self) -> list[Tensor]:
+        """With a member axis of size 1."""
+        return [leaf.grad.unsqueeze(0) for leaf in self.leaves if leaf.grad is not None]
+
+
+class Stacked(Trainee):
+    """Members of one architecture, their weights stacked, evaluated by `vmap`.
+
+    Args:
+        model: a copy that may be changed; gives the architecture and the frozen weights.
+        starts: the weights, and any buffers, each member begins with.
+        objective: the loss.
+        dropout: the masks of each step, or None where nothing is dropped.
+        autocast: a lower precision for the forward pass.
+        own_rows: whether batches have a member axis, each member's own rows, or are shared.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        starts: Sequence[Params],
+        objective: LogJoint,
+        dropout: TrainingDropout | None,
+        autocast: torch.dtype | None,
+        *,
+        own_rows: bool,
+    ) -> None:
+        self.core = model.core
+        self.own_rows = own_rows
+        self.num_members = len(starts)
+        own = {**trainable_params(self.core), **buffers_of(self.core)}
+        state = stack([{name: start.get(name, value) for name, value in own.items()} for start in starts])
+        self.params = {name: state[name].requires_grad_() for name in trainable_params(self.core)}
+        self.buffers = {name: state[name] for name in buffers_of(self.core)}
+        self.leaves = list(self.params.values())
+        self._objective = objective
+        self._dropout = dropout
+        self._autocast = autocast
+        self._log_scale = model.log_scale()
+        self._training = [part for part in self.core.modules() if part.training]
+
+    def losses(self, batch: Data, step: int) -> Tensor:
+        """A loss per member. The batch has a member axis where members have their own rows."""
+        dropout, own_rows = self._dropout, self.own_rows
+        example = map_inputs(lambda value: value[0], batch.inputs) if own_rows else batch.inputs
+        masks = None if dropout is None else dropout.masks(example, step)
+
+        def loss(params: Params, buffers: Params, rows: dict[str, Any], masks: Tensor | None) -> Tensor:
+            data = Data(**rows)
+            context = nullcontext() if dropout is None else dropout.active(data.inputs, masks)
+            with context:
+                arguments = (data.inputs, "parameters", self._autocast)
+                parameters = functional_call(self.core, {**params, **buffers}, arguments)
+            return self._objective(parameters, params, data)
+
+        # vmap takes no None among mapped arguments
+        rows = {name: value for name, value in vars(batch).items() if value is not None}
+        in_dims = (0, 0, 0 if own_rows else None, None if masks is None else 0)
+        return vmap(loss, in_dims=in_dims, randomness="different")(self.params, self.buffers, rows, masks)
+
+    def scores(self, source: Source) -> Tensor:
+        """A score per member."""
+        for part in self._training:
+            part.training = False
+
+        def parameters(params: Params, buffers: Params, inputs: Inputs) -> dict[str, Tensor]:
+            return functional_call(self.core, {**params, **buffers}, (inputs,))  # type: ignore[no-any-return]
+
+        with torch.no_grad():
+            total, rows = torch.zeros(self.num_members, dtype=torch.float64), 0
+            for batch in source.batches(_VALIDATION_ROWS):
+                predicted = vmap(parameters, in_dims=(0, 0, None))(self.params, self.buffers, batch.inputs)
+                density = weighted_rows(self._objective.likelihood.log_prob, predicted, batch)
+                total += (density.double() - self._log_scale).sum(-1).cpu()
+                rows += batch.num_rows
+        for part in self._training:
+            part.training = True
+        return total / rows
+
+    def state_views(self) -> list[Tensor]:
+        """Weights, then buffers."""
+        return [value.detach() for value in (*self.params.values(), *self.buffers.values())]
+
+    def gradient_views(self) -> list[Tensor]:
+        """The stacked gradients."""
+        return [leaf.grad for leaf in self.leaves if leaf.grad is not None]
+
+    def member(self, index: int) -> Params:
+        """One member's weights and buffers."""
+        return {name: value[index].detach().clone() for name, value in (*self.params.items(), *self.buffers.items())}
+
