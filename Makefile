@@ -85,7 +85,7 @@ format: install-test
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf build dist demo docs/_build docs/gallery docs/api docs/sg_execution_times.rst
+	rm -rf build dist demo examples/demo docs/_build docs/gallery docs/api docs/sg_execution_times.rst
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
 	find src tests examples benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
 

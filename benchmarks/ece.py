@@ -22,9 +22,7 @@ def parts() -> Iterator[Benchmark]:
         return float(metrics.ece(distributions.from_probs(probs), targets, num_bins=NUM_BINS))
 
     def peer() -> float:
-        return float(
-            multiclass_calibration_error(probs, targets, num_classes=NUM_CLASSES, n_bins=NUM_BINS, norm="l1")
-        )
+        return float(multiclass_calibration_error(probs, targets, num_classes=NUM_CLASSES, n_bins=NUM_BINS, norm="l1"))
 
     def check(value: float, others: dict[str, float]) -> None:
         """The same number, to the rounding of sums in float32."""

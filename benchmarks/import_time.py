@@ -20,9 +20,7 @@ def parts() -> Iterator[Benchmark | Fact]:
         rounds=9,
         warmups=2,
     )
-    yield Fact(
-        name="import, modules", promise=f"none of {', '.join(HEAVY)} is loaded", holds=_loads_nothing_heavy
-    )
+    yield Fact(name="import, modules", promise=f"none of {', '.join(HEAVY)} is loaded", holds=_loads_nothing_heavy)
 
 
 def _python(code: str) -> str:

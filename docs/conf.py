@@ -80,10 +80,17 @@ def escape_markup(*event: Any) -> None:
         if line.strip() and literal_below is not None and indent <= literal_below:
             literal_below = None
         if literal_below is None:
-            lines[number] = "".join(
-                part if part.startswith("`") else MARKUP.sub(r"\\\g<0>", part) for part in LITERAL.split(line)
-            )
+            lines[number] = escaped(line)
             literal_below = indent if line.rstrip().endswith("::") else None
+
+
+def escaped(line: str) -> str:
+    """The line with its code as it is, also where a word goes on right behind it, and its text without markup."""
+    text, *rest = LITERAL.split(line)
+    pieces = [MARKUP.sub(r"\\\g<0>", text)]
+    for code, text in zip(rest[::2], rest[1::2], strict=True):
+        pieces += [code, "\\ " if text[:1].isalnum() else "", MARKUP.sub(r"\\\g<0>", text)]
+    return "".join(pieces)
 
 
 def setup(app: Any) -> None:

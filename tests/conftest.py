@@ -10,18 +10,14 @@ from global_state import unchanged_global_state
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
-hypothesis.settings.register_profile(
-    "credibly", deadline=None, derandomize=True, database=None, max_examples=50
-)
+hypothesis.settings.register_profile("credibly", deadline=None, derandomize=True, database=None, max_examples=50)
 hypothesis.settings.load_profile("credibly")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("credibly")
     group.addoption("--device", default="cpu", help="where the tests run: cpu, cuda, cuda:1, ...")
-    group.addoption(
-        "--dtype", choices=sorted(DTYPES), default=None, help="one precision; without it tests run in both"
-    )
+    group.addoption("--dtype", choices=sorted(DTYPES), default=None, help="one precision; without it tests run in both")
 
 
 def pytest_configure(config: pytest.Config) -> None:

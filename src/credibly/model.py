@@ -8,7 +8,7 @@ units of the user's inputs and targets, and densities change by the change of va
 """
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
@@ -19,8 +19,9 @@ from torch.func import functional_call
 
 from credibly.core.data import Data, Source, read_batch
 from credibly.core.errors import ShapeError
-from credibly.core.inputs import as_inputs, call_net, take_rows
+from credibly.core.inputs import as_inputs, call_net, num_rows, take_rows
 from credibly.core.params import evaluating, floating_dtype, module_device
+from credibly.core.randomness import seeded
 from credibly.core.typing import ArrayLike, Inputs, Params
 from credibly.distributions.affine import affine
 from credibly.likelihoods.base import Likelihood
@@ -57,6 +58,12 @@ class Core(nn.Module):
     ) -> Tensor | dict[str, Tensor]:
         """Outputs, the likelihood's parameters, or its Fisher matrices."""
         outputs = self._outputs(inputs, autocast)
+        rows = num_rows(inputs)
+        if outputs.dim() < 2 or outputs.shape[0] != rows:
+            raise ShapeError(
+                f"the network must give outputs of shape (rows, num_outputs) with rows = {rows}, the rows of its "
+                f"inputs; it gave {tuple(outputs.shape)}"
+            )
         if want == "outputs":
             return outputs
         self.likelihood.check_outputs(outputs)
@@ -74,6 +81,8 @@ class Core(nn.Module):
     def _select(self, returned: Any) -> Tensor:
         if callable(self.output):
             returned = self.output(returned)
+        elif self.output is not None and isinstance(returned, Tensor):
+            raise TypeError(f"`output={self.output!r}` picks a part, but the network returned one tensor")
         elif isinstance(self.output, str) and not isinstance(returned, dict):
             returned = getattr(returned, self.output)
         elif self.output is not None:
@@ -92,17 +101,19 @@ class Core(nn.Module):
             raise TypeError(
                 f"`offset={self.offset!r}` names one of several inputs; pass a tuple or dict that holds it beside x"
             )
+        keys = list(inputs) if isinstance(inputs, dict) else list(range(len(inputs)))
+        if self.offset not in keys:
+            raise ValueError(f"`offset` must be one of the inputs {keys}; got {self.offset!r}")
         if isinstance(inputs, dict):
             rest = {key: value for key, value in inputs.items() if key != self.offset}
-            return rest, inputs[str(self.offset)]
-        position = int(self.offset)
-        kept = inputs[:position] + inputs[position + 1 :]
-        return kept, inputs[position]
+            return rest, inputs[self.offset]  # type: ignore[index]
+        kept = tuple(value for position, value in enumerate(inputs) if position != self.offset)
+        return kept, inputs[self.offset]  # type: ignore[index]
 
     @staticmethod
     def _matching_offset(offset: Tensor, outputs: Tensor) -> Tensor:
-        if offset.dim() == outputs.dim() - 1:
-            offset = offset.unsqueeze(-1)
+        if offset.shape == outputs.shape[:-1]:
+            offset = offset.unsqueeze(-1).expand_as(outputs)
         if offset.shape != outputs.shape:
             raise ShapeError(
                 f"the offset must have shape (rows,) or that of the outputs, {tuple(outputs.shape)}; "
@@ -145,18 +156,30 @@ class Model(nn.Module):
         self.prior = Normal() if prior is None else prior
         self.output = output
         self.offset = offset
-        self.inputs = inputs
+        self.inputs = fit_inputs(inputs, ()) if _is_fitted_mapping(inputs) else inputs
         self.targets: Standardize | Standardization | None = None
-        self.given_likelihood = likelihood
+        # as given, in the targets' units; not a submodule, so that a learned scale has one name
+        self.__dict__["given_likelihood"] = likelihood
         self.likelihood = likelihood
         self._set_targets(targets)
 
     def _set_targets(self, targets: Standardize | Standardization | None) -> None:
         if isinstance(targets, Standardization):
+            _check_target_shape(targets, self._event_shape())
             self.likelihood = self.given_likelihood.standardized(targets.loc, targets.scale)
         elif targets is not None:
             self.given_likelihood.standardized(torch.zeros(()), torch.ones(()))  # refused here, not after training
         self.targets = targets
+
+    def _event_shape(self) -> torch.Size:
+        with torch.no_grad():
+            outputs = torch.zeros(1, self.likelihood.num_outputs, device=module_device(self))
+            return self.likelihood(outputs).event_shape
+
+    def _possible(self, outputs: Tensor) -> Tensor:
+        """A number that may be a target."""
+        with seeded(0, "missing", device=outputs.device):
+            return self.likelihood(outputs[:1]).sample().flatten()[0]
 
     @property
     def core(self) -> Core:
@@ -164,8 +187,11 @@ class Model(nn.Module):
         return Core(self.net, self.likelihood, self.output, self.offset)
 
     def forward(self, inputs: ArrayLike) -> Distribution:
-        """The predicted distribution at the current weights, in the targets' units: batch_shape (rows,)."""
-        return self.distribution(self.core(self.standardize_inputs(self.read_inputs(inputs))))
+        """The predicted distribution at the current weights, in the targets' units: batch_shape (rows,).
+
+        In evaluation mode, like everything but training.
+        """
+        return self.distribution(self.call({}, {}, self.read_inputs(inputs), "parameters"))  # type: ignore[arg-type]
 
     def call(
         self, params: Params, buffers: Params, inputs: Inputs, want: Want = "outputs"
@@ -227,15 +253,12 @@ class Model(nn.Module):
         """
         outputs = self.dry_run(data.inputs) if outputs is None else outputs
         if data.mask is None:
-            return replace(data, targets=self.given_likelihood.match_targets(data.targets, outputs))
+            return replace(data, targets=self.likelihood.match_targets(data.targets, outputs))
         mask, targets = data.mask, data.targets
         mask = mask.reshape(-1, *[1] * (targets.dim() - mask.dim())) if mask.dim() < targets.dim() else mask
         mask = mask.expand_as(targets)
-        present = targets[mask]
-        if present.numel() == 0:
-            raise ValueError("`mask` leaves no target at all; at least one must be present")
-        # a missing target is replaced by one that is present, so that what is checked and computed is finite
-        targets = self.given_likelihood.match_targets(torch.where(mask, targets, present[0]), outputs)
+        # a missing target is replaced by a possible one, so that what is checked and computed is finite
+        targets = self.likelihood.match_targets(torch.where(mask, targets, self._possible(outputs)), outputs)
         return replace(data, targets=targets, mask=_row_mask(mask))
 
     def dry_run(self, inputs: Inputs) -> Tensor:
@@ -263,7 +286,9 @@ class Model(nn.Module):
         """The log Jacobian of the targets' standardisation: what a log density loses on the way back."""
         if not isinstance(self.targets, Standardization):
             return 0.0
-        return float(self.targets.scale.double().log().sum())
+        scale = self.targets.scale.double()
+        elements = max(self._event_shape().numel(), 1)
+        return float(scale.log().sum()) * (elements if scale.numel() == 1 else 1)
 
     def fitted(self, source: Source) -> "Model":
         """A copy whose recipes are fitted on the source's rows; what is fitted already stays as it is."""
@@ -287,12 +312,24 @@ def _check_fitted(name: str, part: Any) -> Standardization | InputsStandardizati
     if isinstance(part, (Standardization, InputsStandardization)):
         return part
     raise ValueError(
-        f"the standardisation of `{name}` has not been fitted yet: fit the model first, or pass a fitted Standardization"
+        f"the standardisation of `{name}` has not been fitted yet: fit the model, or pass a fitted Standardization"
     )
 
 
+def _is_fitted_mapping(inputs: Any) -> bool:
+    return isinstance(inputs, Mapping) and all(isinstance(part, Standardization) for part in inputs.values())
+
+
+def _check_target_shape(targets: Standardization, event_shape: torch.Size) -> None:
+    if targets.scale.numel() != 1 and targets.scale.shape != event_shape:
+        raise ShapeError(
+            f"`targets` must standardise one target of shape {tuple(event_shape)}; its scale has shape "
+            f"{tuple(targets.scale.shape)}"
+        )
+
+
 def _row_mask(mask: Tensor) -> Tensor:
-    """One flag per row. Rows must be whole or missing: single elements need a likelihood that treats them one by one."""
+    """One flag per row, which must be whole or missing: single elements need a likelihood that treats them alone."""
     flat = mask.flatten(1) if mask.dim() > 1 else mask.unsqueeze(1)
     if not bool((flat.all(1) | ~flat.any(1)).all()):
         raise ValueError("a mask of single elements needs a likelihood that treats elements one by one")
@@ -312,5 +349,3 @@ def weighted_rows(
     if data.mask is not None:
         rows = torch.where(data.mask, rows, torch.zeros_like(rows))
     return rows if data.weights is None else rows * data.weights
-
-

@@ -69,7 +69,7 @@ def load(
     Raises:
         FileFormatError: if the file is not one of ours, or does not fit the network.
     """
-    specification, tensors = read(path, device)
+    specification, tensors = read(path)
     if specification.get("format") != _FORMAT:
         raise FileFormatError(f"{path} has format {specification.get('format')}; this version reads {_FORMAT}")
     return _Decoder(tensors, net, output, classes, torch.device(device)).decode(specification["object"])
@@ -105,7 +105,7 @@ class _Encoder:
 
     def _encode_object(self, value: Any) -> dict[str, Any]:
         cls = type(value)
-        if isinstance(value, type) or callable(value) and not isinstance(value, nn.Module) and not _is_public(cls):
+        if isinstance(value, type) or (callable(value) and not isinstance(value, nn.Module) and not _is_public(cls)):
             raise TypeError(f"{value!r} is code and cannot be saved")
         encoded = {"$object": _public_name(cls), "options": self._options(value)}
         if isinstance(value, nn.Module):
@@ -113,7 +113,8 @@ class _Encoder:
         return encoded
 
     def _options(self, value: Any) -> dict[str, Any]:
-        names = [name for name in inspect.signature(type(value)).parameters if name != "self"]
+        named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        names = [name for name, p in inspect.signature(type(value)).parameters.items() if p.kind in named]
         missing = [name for name in names if not hasattr(value, name)]
         if missing:
             raise TypeError(
@@ -154,13 +155,14 @@ class _Decoder:
         self._output = output
         self._own = {f"{cls.__module__}.{cls.__qualname__}": cls for cls in classes}
         self._device = device
+        self._place = device  # modules are built on the CPU and then moved, so that ties survive
         self._readers: dict[str, Callable[[Any], Any]] = {
             "$float": float,
             "$tuple": lambda items: tuple(self.decode(item) for item in items),
             "$dict": lambda items: {self.decode(key): self.decode(item) for key, item in items},
-            "$tensor": lambda name: self._tensors[name],
+            "$tensor": lambda name: self._tensors[name].to(self._place),
             "$dtype": _dtype,
-            "$model": self._decode_model,
+            "$model": self._built_on_cpu(self._decode_model),
         }
 
     def decode(self, value: Any) -> Any:
@@ -169,7 +171,9 @@ class _Decoder:
         if not isinstance(value, dict):
             return value
         if "$object" in value:
-            return self._decode_object(value)
+            cls = self._class(value["$object"])
+            build = self._built_on_cpu(self._decode_object) if issubclass(cls, nn.Module) else self._decode_object
+            return build(value)
         ((kind, content),) = value.items()
         if kind not in self._readers:
             raise FileFormatError(f"the file holds a value of unknown kind {kind!r}")
@@ -181,6 +185,16 @@ class _Decoder:
         if isinstance(made, nn.Module):
             _set_state(made, self.decode(value["state"]))
         return made
+
+    def _built_on_cpu(self, build: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def built(content: Any) -> Any:
+            outer, self._place = self._place, torch.device("cpu")
+            try:
+                return build(content).to(outer)
+            finally:
+                self._place = outer
+
+        return built
 
     def _class(self, name: str) -> type:
         if name in self._own:
@@ -206,14 +220,14 @@ class _Decoder:
                 raise FileFormatError("the model's `output` was a callable; pass it again as load(..., output=...)")
             output = self._output
         model = Model(
-            copy.deepcopy(self._net),
+            copy.deepcopy(self._net).cpu(),
             self.decode(parts["likelihood"]),
             self.decode(parts["prior"]),
             inputs=self.decode(parts["inputs"]),
             targets=self.decode(parts["targets"]),
             output=output,
             offset=self.decode(parts["offset"]),
-        ).to(self._device)
+        )
         _set_state(model.core, self.decode(parts["state"]))
         for name, parameter in model.net.named_parameters():
             parameter.requires_grad_(name not in parts["network"]["frozen"])
@@ -272,5 +286,3 @@ def _public_name(cls: type) -> str:
         if getattr(import_module(f"credibly.{package}"), cls.__name__, None) is cls:
             return f"{package}.{cls.__name__}"
     return f"{cls.__module__}.{cls.__qualname__}"
-
-

@@ -12,6 +12,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
+from credibly.core.checks import check_finite
 from credibly.core.errors import ShapeError
 from credibly.core.typing import Inputs
 
@@ -29,17 +30,23 @@ class Standardize:
 
     axes: tuple[int, ...] = (0,)
 
+    def __post_init__(self) -> None:
+        if 0 not in self.axes:
+            raise ValueError(f"`axes` must hold 0, the rows; got {self.axes}")
+
     def fit(self, values: Tensor | Iterable[Tensor], *, name: str = "values") -> "Standardization":
         """The transform fitted to one tensor, or to batches of one as they come. Sums are kept in float64."""
         batches = [values] if isinstance(values, Tensor) else values
-        count, mean, squares = 0, None, None
+        count, mean, squares, shift = 0, None, None, None
         dtype = torch.get_default_dtype()
         for batch in batches:
             if batch.numel() == 0:
                 continue
             dtype = batch.dtype if batch.is_floating_point() else dtype
-            data = batch.double()
-            size = data.numel() // max(data.mean(self.axes).numel(), 1)
+            data = check_finite(name, batch).double()
+            shift = self._first(data) if shift is None else shift
+            data = data - shift  # about a value of the data itself a constant is exactly 0
+            size = data.numel() // shift.numel()
             batch_mean = data.mean(self.axes, keepdim=True)
             batch_squares = ((data - batch_mean) ** 2).sum(self.axes, keepdim=True)
             if mean is None or squares is None:
@@ -50,14 +57,18 @@ class Standardize:
             mean = mean + delta * size / total
             squares = squares + batch_squares + delta**2 * count * size / total
             count = total
-        if mean is None or squares is None:
+        if mean is None or squares is None or shift is None:
             raise ShapeError(f"`{name}` is empty; at least one row is needed to standardise")
-        return _transform(mean.squeeze(0), (squares / count).sqrt().squeeze(0), dtype, name)
+        return _transform((shift + mean).squeeze(0), (squares / count).sqrt().squeeze(0), dtype, name)
+
+    def _first(self, data: Tensor) -> Tensor:
+        axes = {axis % data.dim() for axis in self.axes}
+        return data[tuple(slice(0, 1) if axis in axes else slice(None) for axis in range(data.dim()))]
 
 
 def _transform(mean: Tensor, deviation: Tensor, dtype: torch.dtype, name: str) -> "Standardization":
     tiny = 8 * torch.finfo(torch.float64).eps * mean.abs()
-    constant = deviation <= tiny
+    constant = (deviation <= tiny) | (deviation.to(dtype) == 0)
     if bool(constant.any()):
         warnings.warn(
             f"{int(constant.sum())} of {constant.numel()} columns of `{name}` are constant: their scale is taken as 1",
@@ -121,6 +132,7 @@ class InputsStandardization(nn.Module):
 
     def forward(self, inputs: Inputs) -> Inputs:
         """The inputs with those tensors standardised."""
+        _check_keys(inputs, self.parts)
         if isinstance(inputs, dict):
             return {key: self._part(key, value) for key, value in inputs.items()}
         return tuple(self._part(index, value) for index, value in enumerate(inputs))
@@ -164,7 +176,14 @@ def _single(batches: Iterable[Inputs]) -> Iterable[Tensor]:
 
 
 def _pick(batch: Inputs, key: str | int) -> Tensor:
-    if isinstance(batch, Tensor):
-        raise TypeError("`inputs` is one tensor; pass one recipe, not a mapping")
-    return batch[key]  # type: ignore[call-overload, index, no-any-return]
+    _check_keys(batch, (key,))
+    return batch[key]  # type: ignore[index]
 
+
+def _check_keys(inputs: Inputs, keys: Iterable[str | int]) -> None:
+    if isinstance(inputs, Tensor):
+        raise TypeError("`inputs` is one tensor; pass one recipe for it, not a mapping")
+    known = list(inputs) if isinstance(inputs, dict) else list(range(len(inputs)))
+    unknown = [key for key in keys if key not in known]
+    if unknown:
+        raise ValueError(f"the standardisation names the inputs {unknown}; there are {known}")

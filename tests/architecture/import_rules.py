@@ -41,9 +41,7 @@ LAYERS = {
 }
 """A part may import parts of lower layers and itself."""
 
-BELOW_THE_WAIST = {
-    part: {"core", "distributions", "metrics"} for part in ("calibration", "conformal", "decision")
-}
+BELOW_THE_WAIST = {part: {"core", "distributions", "metrics"} for part in ("calibration", "conformal", "decision")}
 """Parts that may import only these, however low the others lie."""
 
 FENCES = {
@@ -125,15 +123,11 @@ def read_package(root: Path) -> Package:
         is_face = parts[-1] == "__init__"
         name = ".".join(parts[:-1] if is_face else parts)
         tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
-        modules[name] = Module(
-            name, is_face, tree, tuple(_imports(tree, name if is_face else name.rpartition(".")[0]))
-        )
+        modules[name] = Module(name, is_face, tree, tuple(_imports(tree, name if is_face else name.rpartition(".")[0])))
     return Package(root.name, modules)
 
 
-def _imports(
-    node: ast.AST, package: str, nested: bool = False, typing_only: bool = False
-) -> Iterator[Import]:
+def _imports(node: ast.AST, package: str, nested: bool = False, typing_only: bool = False) -> Iterator[Import]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import | ast.ImportFrom):
             for source, target in _names(child, package):
@@ -231,8 +225,7 @@ def faces_only_export(package: Package) -> list[str]:
         for module in package.modules.values()
         if module.is_face
         for node in ast.walk(module.tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-        and node.name not in allowed
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name not in allowed
     ]
 
 
@@ -248,8 +241,7 @@ def no_hidden_import(package: Package) -> list[str]:
         for module in package.modules.values()
         if not module.is_face and package.part(module.name) not in DYNAMIC_IMPORTS
         for node in ast.walk(module.tree)
-        if isinstance(node, ast.Call)
-        and ast.unparse(node.func).rpartition(".")[2] in {"import_module", "__import__"}
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in {"import_module", "__import__"}
     ]
 
 

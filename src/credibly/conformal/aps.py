@@ -54,10 +54,10 @@ class APS(ClassScore):
         """The scores of one class a row, without a sort."""
         probs = _grid_probs(log_probs)
         own = probs.gather(-1, targets)
-        above = torch.where(probs > own, probs, 0.0).sum(-1, keepdim=True)
+        below = torch.where(probs < own, probs, 0.0).sum(-1, keepdim=True)
         tied = torch.where(probs == own, probs, 0.0).sum(-1, keepdim=True)
-        scores = above + u * tied
-        return scores.masked_fill_(log_probs.gather(-1, targets).isneginf(), _IMPOSSIBLE)
+        impossible = log_probs.gather(-1, targets).isneginf()
+        return _score(below, tied, u).masked_fill_(impossible, _IMPOSSIBLE)
 
     def members(self, log_probs: Tensor, thresholds: Tensor, u: Tensor) -> Tensor:
         """Whether each class's score is at most its threshold, by a cutoff where a row has one threshold."""
@@ -74,6 +74,11 @@ def _grid_probs(log_probs: Tensor) -> Tensor:
     return log_probs.exp().mul_(_GRID).round_().div_(_GRID)
 
 
+def _score(below: Tensor, tied: Tensor, u: Tensor) -> Tensor:
+    """The mass above plus u times the mass tied, from the mass below: exactly 1 at the end of a row for u = 1."""
+    return (1 - below) - (1 - u) * tied
+
+
 def _sorted_scores(probs: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     """The probabilities, increasing, and the score of each; scores fall along the row and ties share one."""
     ordered = probs.sort(-1).values
@@ -81,13 +86,6 @@ def _sorted_scores(probs: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     differs = ordered[:, 1:] != ordered[:, :-1]
     edge = differs.new_ones(len(differs), 1)
     first, last = torch.cat([edge, differs], -1), torch.cat([differs, edge], -1)
-    up_to = _next(running, last)  # the mass up to the end of the run of ties
-    before = torch.where(first, running - ordered, 0.0).cummax(-1).values
-    above = running[:, -1:] - up_to
-    return ordered, above + u * (up_to - before)
-
-
-def _next(values: Tensor, marked: Tensor) -> Tensor:
-    """At each position the value at the next marked one; values rise along the row."""
-    candidates = torch.where(marked, values, torch.inf)
-    return candidates.flip(-1).cummin(-1).values.flip(-1)
+    below = torch.where(first, running - ordered, 0.0).cummax(-1).values
+    up_to = torch.where(last, running, torch.inf).flip(-1).cummin(-1).values.flip(-1)  # the end of the run of ties
+    return ordered, _score(below, up_to - below, u)

@@ -14,7 +14,7 @@ Regression Conformal Prediction", Papadopoulos, Gammerman, Vovk, 2008).
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from torch import Tensor
@@ -130,9 +130,9 @@ class ConformalPredictor(Generic[R]):
     """
 
     score: Score[R]
-    scores: Tensor
-    groups: Tensor | None = None
-    weights: Tensor | None = None
+    scores: Tensor = field(repr=False)
+    groups: Tensor | None = field(default=None, repr=False)
+    weights: Tensor | None = field(default=None, repr=False)
     uses_difficulty: bool = False
 
     def predict(

@@ -13,7 +13,7 @@ from torch.distributions import Distribution
 from credibly.conformal.base import Score
 from credibly.conformal.rows import row_thresholds
 from credibly.conformal.sets import PredictionSets
-from credibly.core.errors import NotSupportedError
+from credibly.core.errors import NotFiniteError, NotSupportedError, ShapeError
 from credibly.core.typing import ArrayLike
 from credibly.distributions.class_rows import class_log_prob_blocks
 from credibly.distributions.kinds import kind, reference
@@ -48,23 +48,23 @@ class ClassScore(Score[PredictionSets]):
 
         Raises:
             NotSupportedError: `predicted` is not one choice among classes a row.
+            NotFiniteError: NaN probabilities.
         """
         self._check(predicted)
         column = match_targets(predicted, targets).to(torch.int64).unsqueeze(-1)
         u = _column(u, predicted)
         parts = [
-            self.of_targets(log_probs, column[rows], u[rows])
+            self.of_targets(_without_nan(log_probs, rows), column[rows], u[rows])
             for rows, log_probs in class_log_prob_blocks(predicted)
         ]
         return torch.cat(parts).squeeze(-1)
 
-    def region(
-        self, predicted: Distribution, thresholds: ArrayLike, u: Tensor | None = None
-    ) -> PredictionSets:
+    def region(self, predicted: Distribution, thresholds: ArrayLike, u: Tensor | None = None) -> PredictionSets:
         """The classes whose score is at most the threshold; see `Score.region`.
 
         Raises:
             NotSupportedError: `predicted` is not one choice among classes a row.
+            NotFiniteError: NaN probabilities.
         """
         self._check(predicted)
         count = num_rows(predicted)
@@ -72,7 +72,7 @@ class ClassScore(Score[PredictionSets]):
         limits = limits.expand(count, limits.shape[-1] if limits.dim() else 1)
         u = _column(u, predicted)
         parts = [
-            self.members(log_probs, limits[rows], u[rows])
+            self.members(_without_nan(log_probs, rows), limits[rows], u[rows])
             for rows, log_probs in class_log_prob_blocks(predicted)
         ]
         return PredictionSets(torch.cat(parts))
@@ -91,9 +91,18 @@ class ClassScore(Score[PredictionSets]):
             )
 
 
+def _without_nan(log_probs: Tensor, rows: slice) -> Tensor:
+    if bool(log_probs.sum().isnan()):
+        row = int(log_probs.isnan().any(-1).nonzero()[0]) + rows.start
+        raise NotFiniteError(f"`predicted` must have no NaN probabilities; the first is in row {row}")
+    return log_probs.detach()
+
+
 def _column(u: Tensor | None, predicted: Distribution) -> Tensor:
-    """U as a column, (rows, 1), float64; 1 for None."""
+    """The uniform numbers as a column, (rows, 1), float64; 1 for None."""
     like, rows = reference(predicted), num_rows(predicted)
     if u is None:
         return torch.ones(rows, 1, dtype=torch.float64, device=like.device)
+    if u.shape not in ((rows,), (rows, 1)):
+        raise ShapeError(f"`u` must have shape ({rows},), one number a row; got {tuple(u.shape)}")
     return u.to(like.device, torch.float64).reshape(rows, 1)

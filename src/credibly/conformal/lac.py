@@ -18,6 +18,6 @@ __all__ = ["LAC"]
 class LAC(ClassScore):
     """Score 1 - p_y, computed as -expm1(log p_y) so that confident rows do not tie at 0."""
 
-    def table(self, log_probs: Tensor, u: Tensor) -> Tensor:  # noqa: ARG002
+    def table(self, log_probs: Tensor, u: Tensor) -> Tensor:
         """One minus the probability of every class, (rows, classes)."""
         return torch.expm1(log_probs).neg_()

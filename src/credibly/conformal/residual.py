@@ -29,7 +29,7 @@ class AbsoluteResidual(Score[Intervals]):
     exactly.
     """
 
-    def score(self, predicted: Distribution, targets: ArrayLike, u: Tensor | None = None) -> Tensor:  # noqa: ARG002
+    def score(self, predicted: Distribution, targets: ArrayLike, u: Tensor | None = None) -> Tensor:
         """The distance of every row's target from the mean, (rows,); see `Score.score`.
 
         Raises:
@@ -43,7 +43,7 @@ class AbsoluteResidual(Score[Intervals]):
         self,
         predicted: Distribution,
         thresholds: ArrayLike,
-        u: Tensor | None = None,  # noqa: ARG002
+        u: Tensor | None = None,
     ) -> Intervals:
         """The interval around each mean; see `Score.region`.
 

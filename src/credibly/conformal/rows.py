@@ -70,8 +70,8 @@ def row_thresholds(thresholds: ArrayLike, rows: int, device: torch.device) -> Te
 def scaled_thresholds(thresholds: Tensor, difficulty: Tensor) -> Tensor:
     """The largest t with t / difficulty <= threshold in floating point.
 
-    Then score / difficulty <= threshold exactly when score <= t. The rounded product lies within a few units in
-    the last place of it.
+    Then score / difficulty <= threshold exactly when score <= t. The rounded product lies within a few
+    units in the last place of it.
     """
     scaled = thresholds * difficulty
     below, above = (scaled.new_tensor(end) for end in (-math.inf, math.inf))

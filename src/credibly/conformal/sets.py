@@ -43,9 +43,7 @@ class PredictionSets(Region):
         rows, classes = self.members.shape
         indices = as_tensor(targets, device=self.members.device)
         if indices.shape not in ((rows,), (rows, 1)):
-            raise ShapeError(
-                f"`targets` must have shape ({rows},) or ({rows}, 1); got {tuple(indices.shape)}"
-            )
+            raise ShapeError(f"`targets` must have shape ({rows},) or ({rows}, 1); got {tuple(indices.shape)}")
         indices = indices.reshape(rows)
         whole = indices.to(torch.int64)
         bad = (whole != indices) | (whole < 0) | (whole >= classes)

@@ -1,0 +1,1 @@
+"""The foundation: errors, checks, random streams, weights, data and files."""

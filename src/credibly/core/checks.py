@@ -1,6 +1,7 @@
 """Checks at the boundary: each returns what it was given, or raises an error that says what is needed."""
 
 from fractions import Fraction
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from credibly.core.typing import ArrayLike
 
 __all__ = [
     "as_tensor",
+    "check_count",
     "check_coverage",
     "check_finite",
     "check_nonnegative",
@@ -29,7 +31,7 @@ def as_tensor(values: ArrayLike, *, dtype: torch.dtype | None = None, device: An
     """
     if isinstance(values, Tensor):
         return values if device is None else values.to(device)
-    array = np.array(values)
+    array = _as_array(values)
     if array.dtype.kind not in "biuf":
         raise TypeError(
             f"expected numbers, got an array of dtype {array.dtype}; "
@@ -37,10 +39,23 @@ def as_tensor(values: ArrayLike, *, dtype: torch.dtype | None = None, device: An
         )
     if array.dtype.kind == "u":
         array = array.astype(np.int64)
-    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    tensor = torch.from_numpy(array)
     if dtype is not None and tensor.is_floating_point():
         tensor = tensor.to(dtype)
     return tensor if device is None else tensor.to(device)
+
+
+def _as_array(values: ArrayLike) -> "np.ndarray[Any, Any]":
+    """A numpy array in native byte order; columns of booleans beside columns of numbers are numbers."""
+    try:
+        array = np.array(values, order="C")
+    except ValueError as error:
+        raise ShapeError(f"expected a rectangular array of numbers; the rows differ in length ({error})") from error
+    if array.dtype.kind == "O" and all(isinstance(value, (Real, np.bool_)) for value in array.flat):
+        array = array.astype(np.float64)
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        array = array.astype(np.float64)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def check_finite(name: str, values: Tensor) -> Tensor:
@@ -64,6 +79,13 @@ def check_nonnegative(name: str, value: float) -> float:
     if not 0 <= value < float("inf"):
         raise ValueError(f"`{name}` must be a finite number, 0 or above; got {value}")
     return value
+
+
+def check_count(name: str, value: int) -> int:
+    """The number itself, or a ValueError unless it is a whole number above 0."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise ValueError(f"`{name}` must be a whole number, 1 or more; got {value!r}")
+    return int(value)
 
 
 def check_same_rows(name: str, rows: int, other: str, other_rows: int) -> None:

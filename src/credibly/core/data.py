@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from credibly.core.checks import as_tensor, check_finite, check_same_rows
 from credibly.core.errors import ShapeError
 from credibly.core.inputs import as_inputs, leaves, map_inputs, num_rows, take_rows
-from credibly.core.typing import ArrayLike, Inputs
+from credibly.core.typing import ArrayLike
 
 __all__ = ["ArraySource", "Data", "LoaderSource", "Source", "as_source", "read_batch"]
 
@@ -35,9 +35,9 @@ class Data:
     """
 
     inputs: Any
-    targets: ArrayLike | None = None
-    weights: ArrayLike | None = None
-    mask: ArrayLike | None = None
+    targets: Any = None
+    weights: Any = None
+    mask: Any = None
     num_data: int | None = None
 
     def map_inputs(self, function: Callable[[Tensor], Tensor]) -> "Data":
@@ -108,7 +108,7 @@ class LoaderSource(Source):
         self.num_data = num_data
         self._read = read
 
-    def batches(self, batch_size: int | None, order: Tensor | None = None) -> Iterator[Data]:  # noqa: ARG002
+    def batches(self, batch_size: int | None, order: Tensor | None = None) -> Iterator[Data]:
         """The loader's batches, on the device."""
         for batch in self.loader:
             yield self._read(batch)
@@ -157,7 +157,7 @@ def _parts(batch: Any) -> Data:
     if isinstance(batch, (tuple, list)) and len(batch) in {1, 2}:
         return Data(*(_untupled(part) for part in batch))
     if isinstance(batch, (tuple, list)):
-        raise ValueError(
+        raise TypeError(
             f"a batch must be (inputs,) or (inputs, targets); got {len(batch)} parts. Several inputs are nested: "
             "((x1, x2), targets)"
         )
@@ -197,27 +197,45 @@ def as_source(data: Any, dtype: torch.dtype, device: torch.device, *, batch_size
 
     A `TensorDataset` is taken into memory; any other `Dataset` is read through a shuffling `DataLoader`.
     """
-    num_data = None
-    if isinstance(data, Data):
-        num_data, inner = data.num_data, data.inputs
-        if isinstance(inner, (DataLoader, Dataset)):
-            data = inner
-    if isinstance(data, TensorDataset):
-        *inputs, targets = data.tensors
-        data = (inputs[0] if len(inputs) == 1 else tuple(inputs), targets)
-    elif isinstance(data, Dataset):
-        data = DataLoader(data, batch_size=batch_size or 32, shuffle=True)
-    if isinstance(data, DataLoader):
-        rows = num_data or _loader_rows(data)
-        return LoaderSource(data, rows, device, lambda batch: read_batch(batch, dtype, device))
-    return ArraySource(read_batch(data, dtype, device))
+    whole = data if isinstance(data, Data) else Data(data)
+    if whole.num_data is not None and whole.num_data < 1:
+        raise ValueError(f"`num_data` must be 1 or more; got {whole.num_data}")
+    inner = whole.inputs
+    if isinstance(inner, TensorDataset):
+        inputs, targets = _columns(inner)
+        return ArraySource(read_batch(replace(whole, inputs=inputs, targets=targets), dtype, device))
+    if not isinstance(inner, (DataLoader, Dataset)):
+        return ArraySource(read_batch(data, dtype, device))
+    if not (whole.targets is None and whole.weights is None and whole.mask is None):
+        raise ValueError(
+            "a loader or dataset brings its own targets, weights and mask: its batches may be mappings with the keys "
+            "'inputs', 'targets', 'weights' and 'mask'"
+        )
+    loader = inner if isinstance(inner, DataLoader) else _loader(inner, batch_size)
+    rows = whole.num_data or _loader_rows(loader)
+    return LoaderSource(loader, rows, device, lambda batch: read_batch(batch, dtype, device))
+
+
+def _columns(dataset: TensorDataset) -> tuple[Any, Tensor | None]:
+    """Inputs and targets: the last tensor of several is the targets."""
+    *inputs, last = dataset.tensors
+    if not inputs:
+        return last, None
+    return inputs[0] if len(inputs) == 1 else tuple(inputs), last
+
+
+def _loader(dataset: Dataset[Any], batch_size: int | None) -> DataLoader[Any]:
+    in_own_order = isinstance(dataset, IterableDataset)
+    return DataLoader(dataset, batch_size=batch_size or 32, shuffle=None if in_own_order else True)
 
 
 def _loader_rows(loader: DataLoader[Any]) -> int:
+    whole_batches = loader.batch_sampler is None  # what the sampler counts are then batches, not rows
     try:
-        return len(loader.sampler)  # type: ignore[arg-type]
+        if not whole_batches:
+            return len(loader.sampler)  # type: ignore[arg-type]
     except TypeError:
-        raise ValueError(
-            "the loader does not know its number of rows; pass Data(loader, num_data=...) with the number of "
-            "training rows"
-        ) from None
+        pass
+    raise ValueError(
+        "the loader does not know its number of rows; pass Data(loader, num_data=...) with the number of training rows"
+    )

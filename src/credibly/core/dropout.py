@@ -38,6 +38,12 @@ _RECURRENT = {torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu}
 _ALPHA_PRIME = -1.7580993408473766  # the value to which SELU saturates: Klambauer et al. 2017
 
 
+def _safe_softmax(scores: Tensor) -> Tensor:
+    """Softmax over the last axis, 0 instead of NaN for a query that may attend to nothing."""
+    blocked = (scores == -math.inf).all(-1, keepdim=True)
+    return scores.masked_fill(blocked, 0.0).softmax(-1).masked_fill(blocked, 0.0)
+
+
 def _with_visible_calls(function: Callable[..., Any]) -> FunctionType:
     """The function's own body, without its first act of handing itself whole to the mode."""
     names = {**function.__globals__, "has_torch_function": lambda _: False}
@@ -104,7 +110,7 @@ class SiteMasks(MaskSource):
         self._keep = keep
         self._start = 0
 
-    def next_mask(self, inputs: Tensor, probability: float, shape: tuple[int, ...], *, alpha: bool) -> Tensor:  # noqa: ARG002
+    def next_mask(self, inputs: Tensor, probability: float, shape: tuple[int, ...], *, alpha: bool) -> Tensor:
         """The next site's mask, repeated over the rows where one mask serves several rows per axis entry."""
         site = next(self._sites, None)
         if site is None or site.probability != probability:
@@ -167,7 +173,7 @@ class DropoutMode(TorchFunctionMode):
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:  # noqa: ARG002
+    ) -> Any:
         kwargs = kwargs or {}
         if func in _DROPOUTS:
             return self._dropout(func, *args, **kwargs)
@@ -185,7 +191,7 @@ class DropoutMode(TorchFunctionMode):
         input: Tensor,  # noqa: A002
         p: float = 0.5,
         training: bool = True,
-        inplace: bool = False,  # noqa: ARG002
+        inplace: bool = False,
         train: bool | None = None,
     ) -> Tensor:
         active = self._always or (training if train is None else train)
@@ -218,8 +224,9 @@ class DropoutMode(TorchFunctionMode):
         enable_gqa: bool = False,
     ) -> Tensor:
         if dropout_p == 0:
-            options = {"attn_mask": attn_mask, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
-            return F.scaled_dot_product_attention(query, key, value, **options)
+            return F.scaled_dot_product_attention(
+                query, key, value, attn_mask, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
+            )
         if enable_gqa:
             key = key.repeat_interleave(query.size(-3) // key.size(-3), -3)
             value = value.repeat_interleave(query.size(-3) // value.size(-3), -3)
@@ -229,7 +236,7 @@ class DropoutMode(TorchFunctionMode):
         if attn_mask is not None:
             blocked = attn_mask.dtype == torch.bool
             scores = scores.masked_fill(~attn_mask, -math.inf) if blocked else scores + attn_mask
-        return self._apply(scores.softmax(-1), dropout_p) @ value
+        return self._apply(_safe_softmax(scores), dropout_p) @ value
 
     def _multi_head(self, *args: Any, **kwargs: Any) -> Any:
         arguments = _multi_head_signature.bind(*args, **kwargs).arguments
@@ -241,9 +248,8 @@ class DropoutMode(TorchFunctionMode):
     def _refuse_recurrent(self, func: Callable[..., Any], args: tuple[Any, ...]) -> None:
         # (..., has_biases, num_layers, dropout, train, bidirectional[, batch_first]): the same order in every kernel
         numbers = [value for value in args if isinstance(value, (bool, int, float))]
-        dropout, train = float(numbers[2]), bool(numbers[3])
-        if self._always and dropout > 0 and numbers[1] > 1:
+        if self._always and numbers[2] > 0 and numbers[1] > 1:
             raise NotSupportedError(
-                f"the dropout of `{getattr(func, '__name__', func)}` sits inside its kernel and cannot be sampled one "
-                f"mask per draw (dropout={dropout}, train={train}); stack single-layer recurrent modules with nn.Dropout between them"
+                f"the dropout of `{getattr(func, '__name__', func)}` (p={numbers[2]}) sits inside its kernel and "
+                "cannot be sampled one mask per draw; stack single-layer recurrent modules with nn.Dropout between them"
             )

@@ -9,7 +9,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -37,8 +36,8 @@ def write(path: str | os.PathLike[str], specification: dict[str, Any], tensors: 
         raise
 
 
-def read(path: str | os.PathLike[str], device: str | torch.device) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The specification and the tensors, on the device.
+def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The specification and the tensors, on the CPU.
 
     Raises:
         FileFormatError: if the file is not one of ours; nothing in it is executed.
@@ -48,7 +47,7 @@ def read(path: str | os.PathLike[str], device: str | torch.device) -> tuple[dict
             metadata = file.metadata() or {}
             if _KEY not in metadata:
                 raise FileFormatError(f"{path} is a safetensors file, but was not written by credibly.save")
-            tensors = {name: file.get_tensor(name).to(device) for name in file.keys()}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             return json.loads(metadata[_KEY]), tensors
     except (SafetensorError, json.JSONDecodeError) as error:
         raise FileFormatError(

@@ -3,6 +3,7 @@
 A weight that a network uses in several places has one name, its first, and one entry.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -57,14 +58,16 @@ def check_params(params: Params, like: Params, name: str = "start") -> None:
         raise ValueError(f"`{name}` must hold exactly the trainable weights; missing {missing}, unknown {extra}")
     for key, value in like.items():
         if params[key].shape != value.shape:
-            raise ShapeError(
-                f"`{name}['{key}']` must have shape {tuple(value.shape)}; got {tuple(params[key].shape)}"
-            )
+            raise ShapeError(f"`{name}['{key}']` must have shape {tuple(value.shape)}; got {tuple(params[key].shape)}")
 
 
 def load_params(module: nn.Module, values: Params) -> None:
     """Copy values into the module's parameters and buffers of those names."""
-    own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    # every name of a tied tensor is known: a module may hold one part under two names
+    own = {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
     with torch.no_grad():
         for name, value in values.items():
             own[name].copy_(value)
@@ -99,34 +102,58 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def initialize(module: nn.Module, seed: int, device: torch.device) -> None:
-    """Draw fresh weights in place by each layer's own `reset_parameters`.
+    """Draw fresh weights in place by each module's own `reset_parameters`.
 
     Frozen layers keep their weights (a pretrained backbone stays pretrained). Layers are reset before the
-    modules that contain them, so that a container may refine what its parts drew.
+    modules that contain them, so that a container may refine, or draw, the weights of its parts.
 
     Raises:
-        NotSupportedError: if a module owns weights and has no `reset_parameters`.
+        NotSupportedError: if a weight is set by no `reset_parameters`; then the module is left as it was.
     """
-    frozen = {p: p.detach().clone() for p in module.parameters() if not p.requires_grad}
-    with seeded(seed, "init", device=device), torch.no_grad():
-        for name, part in reversed(list(module.named_modules())):
-            own = list(part.parameters(recurse=False))
-            if not own and not list(part.buffers(recurse=False)):
-                continue
-            if own and not any(p.requires_grad for p in own):
-                continue
-            _reset(name, part, needed=bool(own))
-        for parameter, value in frozen.items():
-            parameter.copy_(value)
+    tensors = (*module.parameters(), *module.buffers())
+    before = {tensor: tensor.detach().clone() for tensor in tensors}
+    trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    kept = {part for root in module.modules() if _is_frozen(root) for part in root.modules()}
+    try:
+        with seeded(seed, "init", device=device), torch.no_grad():
+            for weight in trainable.values():
+                weight.fill_(math.nan)  # so that what no reset sets is found
+            for part in reversed([part for part in module.modules() if part not in kept]):
+                _reset(part)
+        _check_all_set(module, trainable)
+    except BaseException:
+        _restore(before)
+        raise
+    frozen = {p for p in module.parameters() if not p.requires_grad} | {b for part in kept for b in part.buffers()}
+    _restore({tensor: before[tensor] for tensor in frozen})
 
 
-def _reset(name: str, part: nn.Module, *, needed: bool) -> None:
-    # nn.MultiheadAttention names its method with an underscore
+def _is_frozen(part: nn.Module) -> bool:
+    """Whether all weights inside, of which there are some, are frozen: the buffers inside belong to them."""
+    weights = list(part.parameters())
+    return bool(weights) and not any(weight.requires_grad for weight in weights)
+
+
+def _reset(part: nn.Module) -> None:
+    # nn.MultiheadAttention and nn.Transformer name the method with an underscore
     reset = getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)
     if callable(reset):
         reset()
-    elif needed:
-        raise NotSupportedError(
-            f"`{name}` ({type(part).__name__}) owns weights but has no `reset_parameters`, so members cannot be "
-            "initialised afresh; add the method, or pass Ensemble(initialize=f) where f(net) sets new weights"
-        )
+
+
+def _check_all_set(module: nn.Module, trainable: Params) -> None:
+    for name, weight in trainable.items():
+        if bool(weight.isnan().any()):
+            owner = name.rpartition(".")[0]
+            kind = type(module.get_submodule(owner)).__name__
+            raise NotSupportedError(
+                f"`{owner or 'the network'}` ({kind}) owns the weight `{name}`, which no `reset_parameters` sets, so "
+                "members cannot be initialised afresh; add the method, or pass Ensemble(initialize=f) where f(net) "
+                "sets new weights"
+            )
+
+
+def _restore(values: dict[Tensor, Tensor]) -> None:
+    with torch.no_grad():
+        for tensor, value in values.items():
+            tensor.copy_(value)

@@ -7,6 +7,7 @@ one hash, rather than hashing every index, makes sure that no two draws of a str
 """
 
 import hashlib
+import numbers
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -20,9 +21,9 @@ def base_seed(seed: int | None) -> int:
     """The seed itself, or, for None, one number from torch's global generator."""
     if seed is None:
         return int(torch.randint(0, 2**62, (), dtype=torch.int64))
-    if isinstance(seed, bool) or not isinstance(seed, int):
+    if isinstance(seed, bool) or not isinstance(seed, numbers.Integral):  # numpy's integers count
         raise TypeError(f"`seed` must be an integer or None; got {seed!r}")
-    return seed
+    return int(seed)
 
 
 def derived_seed(seed: int, name: str, index: int = 0) -> int:
@@ -58,9 +59,7 @@ class Stream:
         """Draws `first` to `last - 1`, each `size` standard normal numbers: shape (last - first, size)."""
         return self._fill(torch.randn, size, first, last, dtype)
 
-    def _fill(
-        self, draw: Callable[..., Tensor], size: int, first: int, last: int, dtype: torch.dtype
-    ) -> Tensor:
+    def _fill(self, draw: Callable[..., Tensor], size: int, first: int, last: int, dtype: torch.dtype) -> Tensor:
         table = torch.empty(last - first, size, dtype=dtype, device=self.device)
         for row, index in zip(table, range(first, last), strict=True):
             draw(size, generator=self.generator(index), out=row)

@@ -16,6 +16,7 @@ from torch.distributions import (
     Normal,
     StudentT,
     Uniform,
+    constraints,
 )
 
 from credibly.core.checks import as_tensor
@@ -74,6 +75,19 @@ class AffineView(Predictive):
         base = self._predicted("joint_log_prob")
         standard = self.standard(match_targets(self, value))
         return base.joint_log_prob(standard) - torch.log(self.scale).sum()
+
+    def _element_support(self) -> Any:
+        """The base's, in the new units."""
+        support: Any = base_of(self.base).support
+        lower: Any = getattr(support, "lower_bound", None)
+        upper: Any = getattr(support, "upper_bound", None)
+        if lower is None and upper is None:
+            return support
+        if upper is None:
+            return constraints.greater_than_eq(self.loc + self.scale * lower)  # type: ignore[no-untyped-call]
+        if lower is None:
+            return constraints.less_than(self.loc + self.scale * upper)  # type: ignore[no-untyped-call]
+        return constraints.interval(self.loc + self.scale * lower, self.loc + self.scale * upper)  # type: ignore[no-untyped-call]
 
     def standard(self, value: Tensor) -> Tensor:
         """The values in the base's units."""
@@ -159,9 +173,7 @@ def _(d: Uniform, loc: Tensor, scale: Tensor) -> Distribution:
 
 @affine.register(Independent)
 def _(d: "Independent[Any]", loc: Tensor, scale: Tensor) -> Distribution:
-    return Independent(
-        affine.formula(d.base_dist, loc, scale), d.reinterpreted_batch_ndims, validate_args=False
-    )
+    return Independent(affine.formula(d.base_dist, loc, scale), d.reinterpreted_batch_ndims, validate_args=False)
 
 
 @affine.register(AffineView)

@@ -28,9 +28,7 @@ class ClassPredictive(MarginalPredictive):
 
     def __init__(self, logits: Tensor) -> None:
         if logits.dim() not in (1, 2) or (logits.dim() == 2 and logits.shape[-1] < 2):
-            raise ShapeError(
-                f"`logits` must have shape (batch,) or (batch, classes >= 2); got {tuple(logits.shape)}"
-            )
+            raise ShapeError(f"`logits` must have shape (batch,) or (batch, classes >= 2); got {tuple(logits.shape)}")
         family = Bernoulli if logits.dim() == 1 else Categorical
         super().__init__(family(logits=logits, validate_args=False))
         self.logits = logits

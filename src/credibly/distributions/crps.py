@@ -46,9 +46,7 @@ def crps(d: Distribution, y: Tensor) -> Tensor:  # noqa: ARG001
         ShapeError, NotFiniteError, SupportError: see `match_targets`.
         NotSupportedError: no closed form is known.
     """
-    crps.refuse(
-        d, "no closed form is known here; use the ensemble form: crps(from_draws(d.sample((1000,))), y)"
-    )
+    crps.refuse(d, "no closed form is known here; use the ensemble form: crps(from_draws(d.sample((1000,))), y)")
 
 
 @crps.register(Categorical)

@@ -29,7 +29,7 @@ from credibly.distributions.classes import class_log_probs
 from credibly.distributions.kinds import reference
 from credibly.distributions.operations import elementwise, own_method
 from credibly.distributions.roots import solve_continuous, solve_counts
-from credibly.distributions.shapes import broadcast
+from credibly.distributions.shapes import broadcast, broadcast_shape
 from credibly.distributions.special import betainc, gammainc, gammaincc, ndtr, ndtri
 from credibly.distributions.targets import match_levels, match_values
 
@@ -171,9 +171,7 @@ def _(d: Beta, value: Tensor) -> Tensor:
 @icdf.register(Beta)
 def _(d: Beta, q: Tensor) -> Tensor:
     """Solved for the logit."""
-    a, b, level = broadcast(
-        d.concentration1.detach().double(), d.concentration0.detach().double(), q.detach().double()
-    )
+    a, b, level = broadcast(d.concentration1.detach().double(), d.concentration0.detach().double(), q.detach().double())
     inner = level.clamp(torch.finfo(torch.float64).tiny, 1 - 1e-16)
     log_beta = torch.lgamma(a) + torch.lgamma(b) - torch.lgamma(a + b)
 
@@ -218,9 +216,7 @@ def _(d: StudentT, q: Tensor) -> Tensor:
         return _student_tail(df, t), torch.exp(log_density) * torch.cosh(u)
 
     end = torch.full_like(level, -350.0)
-    root = torch.sinh(
-        solve_continuous(function, inner, end, torch.zeros_like(end), torch.asinh(ndtri(inner)))
-    )
+    root = torch.sinh(solve_continuous(function, inner, end, torch.zeros_like(end), torch.asinh(ndtri(inner))))
     root = torch.where(tail == 0, float("-inf"), root) * torch.sign(0.5 - level)
     root = torch.where(level == 0.5, 0.0, root)
     return d.loc + d.scale * root.to(q.dtype)
@@ -260,6 +256,7 @@ def class_cdf(log_probs: Tensor, value: Tensor) -> Tensor:
     """P(class <= value) in float64, from log probabilities over the last axis."""
     table = _cumulated(log_probs)
     index = torch.floor(value).clamp(-1, table.shape[-1] - 1).long()
+    index = index.expand(broadcast_shape(index.shape, table.shape[:-1]))
     table = table.expand(index.shape + table.shape[-1:])
     return torch.where(index < 0, 0.0, table.gather(-1, index.clamp(min=0).unsqueeze(-1)).squeeze(-1))
 

@@ -44,7 +44,7 @@ class Empirical(Predictive):
     """
 
     def __init__(self, draws: ArrayLike, log_weights: ArrayLike | None = None) -> None:
-        values = as_tensor(draws, dtype=torch.get_default_dtype())
+        values = as_tensor(draws)
         if values.dim() < 2:
             raise ShapeError(f"`draws` must have shape (num_draws, batch, *event); got {tuple(values.shape)}")
         if values.shape[0] == 0:
@@ -60,14 +60,12 @@ class Empirical(Predictive):
         """The number of draws."""
         return self.draws.shape[0]
 
-    @property
-    def support(self) -> Any:
+    def _element_support(self) -> Any:
         """Draws do not say where targets may lie: all real numbers."""
         return constraints.real
 
     def _draw(self, shape: torch.Size) -> Tensor:
-        count = max(1, shape.numel())
-        chosen = torch.multinomial(self.log_weights.exp(), count, replacement=True)[: shape.numel()]
+        chosen = torch.multinomial(self.log_weights.exp(), shape.numel(), replacement=True)
         return self.draws[chosen].reshape(shape + self.batch_shape + self.event_shape)
 
     def sorted(self) -> tuple[Tensor, Tensor]:
@@ -97,9 +95,7 @@ def _(d: Empirical, loc: Tensor, scale: Tensor) -> Distribution:
 
 @safe_log_prob.register(Empirical)
 def _(d: Empirical, y: Tensor) -> NoReturn:  # noqa: ARG001
-    raise NotSupportedError(
-        "log_prob is not available for Empirical: draws have no density; score them with crps"
-    )
+    raise NotSupportedError("log_prob is not available for Empirical: draws have no density; score them with crps")
 
 
 @mean.register(Empirical)

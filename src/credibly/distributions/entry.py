@@ -47,9 +47,7 @@ def from_probs(probs: ArrayLike) -> Distribution:
     off = ((totals - 1).abs() > slack).nonzero()
     if len(off):
         row = tuple(off[0].tolist())
-        raise ValueError(
-            f"`probs` must sum to 1 over the classes; row {_name(row)} sums to {float(totals[row]):.6g}"
-        )
+        raise ValueError(f"`probs` must sum to 1 over the classes; row {_name(row)} sums to {float(totals[row]):.6g}")
     values = values.clamp(min=0)
     return _over_classes(torch.log(values / values.sum(-1, keepdim=True)))
 
@@ -72,8 +70,7 @@ def from_logits(logits: ArrayLike) -> Distribution:
     bad = (~torch.isfinite(values.logsumexp(-1))).nonzero()
     if len(bad):
         raise NotFiniteError(
-            "`logits` must not be +inf, nor -inf for all classes of a row; "
-            f"see row {_name(tuple(bad[0].tolist()))}"
+            f"`logits` must not be +inf, nor -inf for all classes of a row; see row {_name(tuple(bad[0].tolist()))}"
         )
     return _over_classes(values)
 
@@ -93,8 +90,7 @@ def _numbers(name: str, values: ArrayLike) -> Tensor:
     tensor = tensor if tensor.is_floating_point() else tensor.double()
     if tensor.dim() not in (1, 2, 3) or (tensor.dim() > 1 and tensor.shape[-1] < 2):
         raise ShapeError(
-            f"`{name}` must have shape (n,), (n, classes >= 2) or (num_draws, n, classes); "
-            f"got {tuple(tensor.shape)}"
+            f"`{name}` must have shape (n,), (n, classes >= 2) or (num_draws, n, classes); got {tuple(tensor.shape)}"
         )
     missing = tensor.isnan().nonzero()
     if len(missing):

@@ -91,6 +91,4 @@ def _(d: GaussianPredictive, others: Sequence[Any], change: Change) -> Distribut
 
 @affine.register(GaussianPredictive)
 def _(d: GaussianPredictive, loc: Tensor, scale: Tensor) -> Distribution:
-    return GaussianPredictive(
-        loc + scale * d.mean, scale**2 * d.function_variance, scale**2 * d.noise_variance
-    )
+    return GaussianPredictive(loc + scale * d.mean, scale**2 * d.function_variance, scale**2 * d.noise_variance)

@@ -6,7 +6,6 @@ and the variance of the draws' means (epistemic); for classes, mutual informatio
 mean minus the mean entropy.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -58,9 +57,7 @@ class MixturePredictive(Predictive):
             raise ValueError("`components` must hold at least one draw; got 0")
         super().__init__(torch.Size(components.batch_shape[1:]), components.event_shape)
         self.components = components
-        self.log_weights = normalised_log_weights(
-            log_weights, components.batch_shape[0], reference(components)
-        )
+        self.log_weights = normalised_log_weights(log_weights, components.batch_shape[0], reference(components))
 
     @property
     def num_draws(self) -> int:
@@ -98,10 +95,7 @@ class MixturePredictive(Predictive):
         return torch.logsumexp(self.log_weights + each.sum(-1), dim=0)
 
     def _draw(self, shape: torch.Size) -> Tensor:
-        count = math.prod(shape)
-        chosen = torch.multinomial(self.log_weights.exp(), count, replacement=True) if count else None
-        if chosen is None:
-            return self.log_weights.new_empty(shape + self.batch_shape + self.event_shape)
+        chosen = torch.multinomial(self.log_weights.exp(), shape.numel(), replacement=True)
         components = _with_draws(self.components, chosen)
         draws = components.rsample() if self.has_rsample else components.sample()
         return draws.reshape(shape + self.batch_shape + self.event_shape)
@@ -196,9 +190,7 @@ def _(d: MixturePredictive) -> Tensor:
 @entropy.register(MixturePredictive)
 def _(d: MixturePredictive) -> Tensor:
     if kind(d) != "class":
-        entropy.refuse(
-            d, f"a mixture of {type(base_of(d)).__name__} has no closed form; average -log_prob over draws"
-        )
+        entropy.refuse(d, f"a mixture of {type(base_of(d)).__name__} has no closed form; average -log_prob over draws")
     return class_entropy(class_log_probs(d)).to(reference(d).dtype)
 
 

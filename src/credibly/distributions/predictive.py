@@ -42,8 +42,10 @@ class Predictive(Distribution):
 
     @property
     def support(self) -> Any:
-        """Where targets may lie: the support of what the prediction is made of."""
-        return base_of(self).support
+        """Where targets may lie: a constraint over the event."""
+        each = self._element_support()
+        missing = len(self.event_shape) - each.event_dim
+        return constraints.independent(each, missing) if missing else each  # type: ignore[no-untyped-call]
 
     @property
     def mean(self) -> Tensor:
@@ -83,7 +85,7 @@ class Predictive(Distribution):
         """Log density of checked targets (batch, *event), joint over the event: (batch,)."""
         return log_prob(self, value)
 
-    def joint_log_prob(self, value: ArrayLike) -> Tensor:  # noqa: ARG002
+    def joint_log_prob(self, value: ArrayLike) -> Tensor:
         """Log density of all rows together, under one function: a scalar."""
         self._refuse("joint_log_prob")
 
@@ -120,7 +122,9 @@ class Predictive(Distribution):
         """
         size = torch.Size((shape,) if isinstance(shape, int) else tuple(shape))
         with torch.no_grad(), seeded(base_seed(seed), "predict", device=reference(self).device):
-            return self._draw(size)
+            some = size if size.numel() else torch.Size([1])  # torch cannot draw 0 classes
+            draws = self._draw(some)
+        return draws if size.numel() else draws[:0].reshape(size + draws.shape[1:])
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
         """Torch's name for `draw` without a seed."""
@@ -136,9 +140,13 @@ class Predictive(Distribution):
             self._refuse("rsample")
         return self._draw(torch.Size(sample_shape))
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> NoReturn:  # noqa: ARG002
+    def expand(self, batch_shape: Any, _instance: Any = None) -> NoReturn:
         """Not supported: the batch is the rows, and a row is predicted once."""
         self._refuse("expand")
+
+    def _element_support(self) -> Any:
+        """Where one element may lie: by default the support of what the prediction is made of."""
+        return base_of(self).support
 
     @abstractmethod
     def _draw(self, shape: torch.Size) -> Tensor:

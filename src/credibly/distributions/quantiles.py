@@ -40,7 +40,7 @@ class QuantileForecast(Predictive):
     """
 
     def __init__(self, levels: ArrayLike, values: ArrayLike) -> None:
-        quantiles = as_tensor(values, dtype=torch.get_default_dtype())
+        quantiles = as_tensor(values)
         quantiles = quantiles if quantiles.is_floating_point() else quantiles.to(torch.get_default_dtype())
         grid = as_tensor(levels, dtype=quantiles.dtype, device=quantiles.device).to(quantiles.dtype)
         if grid.dim() != 1 or quantiles.dim() != 2 or quantiles.shape[-1] != len(grid) or len(grid) == 0:
@@ -56,12 +56,11 @@ class QuantileForecast(Predictive):
         self.levels = grid
         self.values = quantiles.sort(dim=-1).values
 
-    @property
-    def support(self) -> Any:
+    def _element_support(self) -> Any:
         """Quantiles do not say where targets may lie: all real numbers."""
         return constraints.real
 
-    def _draw(self, shape: torch.Size) -> Tensor:  # noqa: ARG002
+    def _draw(self, shape: torch.Size) -> Tensor:
         self._refuse("sample", "the tails beyond the outer levels are not known")
 
 
@@ -92,9 +91,7 @@ def _(d: QuantileForecast, q: Tensor) -> Tensor:
             f"`q` must lie between the outer levels, {float(lowest):g} and {float(highest):g}; "
             "beyond them this forecast says nothing"
         )
-    upper = torch.searchsorted(d.levels, q.contiguous()).clamp(
-        1 if len(d.levels) > 1 else 0, len(d.levels) - 1
-    )
+    upper = torch.searchsorted(d.levels, q.contiguous()).clamp(1 if len(d.levels) > 1 else 0, len(d.levels) - 1)
     lower = (upper - 1).clamp(min=0)
     below, above = _at(d, lower), _at(d, upper)
     gap = d.levels[upper] - d.levels[lower]
@@ -122,9 +119,7 @@ def _(d: QuantileForecast, value: Tensor) -> Tensor:
             f"but that the cdf is below {float(d.levels[0]):g} or above {float(d.levels[-1]):g}"
         )
     grid = value.reshape(-1, len(low)).movedim(0, -1).contiguous() if value.numel() else value.unsqueeze(-1)
-    rank = (
-        torch.searchsorted(d.values, grid.to(d.values.dtype), right=True).movedim(-1, 0).reshape(value.shape)
-    )
+    rank = torch.searchsorted(d.values, grid.to(d.values.dtype), right=True).movedim(-1, 0).reshape(value.shape)
     lower = (rank - 1).clamp(min=0)
     upper = rank.clamp(max=len(d.levels) - 1)
     below, above = _at(d, lower), _at(d, upper)

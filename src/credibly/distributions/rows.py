@@ -48,9 +48,7 @@ def rebuild(d: Distribution, others: Sequence[Distribution], change: Change) -> 
         if constraint is None or not isinstance(value, Tensor):
             arguments[name] = value
         else:
-            arguments[name] = change(
-                [_expanded(e, name, constraint) for e in (d, *others)], constraint.event_dim
-            )
+            arguments[name] = change([_expanded(e, name, constraint) for e in (d, *others)], constraint.event_dim)
     if "validate_args" in _constructor(_class_of(d)):
         arguments["validate_args"] = False
     return type(d)(**arguments)
@@ -171,9 +169,7 @@ def select(d: Distribution, rows: ArrayLike | slice) -> Distribution:
 def _row_index(rows: ArrayLike, count: int) -> Tensor:
     index = as_tensor(rows).reshape(-1) if as_tensor(rows).dim() == 0 else as_tensor(rows)
     if index.dim() != 1 or (index.dtype == torch.bool and len(index) != count):
-        raise ShapeError(
-            f"`rows` must be a list of indices or a mask of shape ({count},); got {tuple(index.shape)}"
-        )
+        raise ShapeError(f"`rows` must be a list of indices or a mask of shape ({count},); got {tuple(index.shape)}")
     if index.dtype == torch.bool:
         return index.nonzero().squeeze(1)
     if len(index) == 0:
@@ -181,9 +177,7 @@ def _row_index(rows: ArrayLike, count: int) -> Tensor:
     if index.is_floating_point():
         raise TypeError(f"`rows` must be integers or booleans; got {index.dtype}")
     if int(index.max()) >= count or int(index.min()) < -count:
-        raise IndexError(
-            f"`rows` must lie in [{-count}, {count - 1}]; got {int(index.min())} to {int(index.max())}"
-        )
+        raise IndexError(f"`rows` must lie in [{-count}, {count - 1}]; got {int(index.min())} to {int(index.max())}")
     return index.long() % count
 
 

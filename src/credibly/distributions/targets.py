@@ -89,7 +89,7 @@ def _shaped(name: str, values: Tensor, d: Distribution) -> Tensor:
     if values.shape == (*expected, 1) or (*values.shape, 1) == expected:
         return values.reshape(expected)
     advice = ""
-    if kind(d) == "class" and values.shape[:-1] == expected:
+    if values.shape[:-1] == expected and kind(d) == "class":
         advice = "; class targets are indices, not one-hot rows or probabilities: pass argmax(-1)"
     alternatives = f"{tuple(expected)}" + (f" or {(*expected, 1)}" if len(expected) == 1 else "")
     raise ShapeError(f"`{name}` must have shape {alternatives}; got {tuple(values.shape)}{advice}")
@@ -110,22 +110,19 @@ def _check_support(d: Distribution, targets: Tensor) -> None:
 
 def _refuse_target(d: Distribution, value: float) -> None:
     base = base_of(d)
-    raise SupportError(
-        f"target {value:g} lies outside the support of {type(base).__name__}: {_describe(base.support)}"
-    )
+    raise SupportError(f"target {value:g} lies outside the support of {type(base).__name__}: {_describe(d.support)}")
 
 
 def _describe(support: Any) -> str:
-    noun = "whole numbers" if support.is_discrete else "numbers"
-    bounds = [getattr(support, name, None) for name in ("lower_bound", "upper_bound")]
-    lower, upper = (f"{float(b):g}" if b is not None and _is_scalar(b) else None for b in bounds)
+    element = getattr(support, "base_constraint", support)
+    noun = "whole numbers" if element.is_discrete else "numbers"
+    bounds = [getattr(element, name, None) for name in ("lower_bound", "upper_bound")]
+    if any(isinstance(bound, Tensor) and bound.numel() > 1 for bound in bounds):
+        return f"{noun} within bounds that depend on the row"
+    lower, upper = (None if bound is None else f"{float(bound):g}" for bound in bounds)
     if lower is not None and upper is not None:
         return f"{noun} from {lower} to {upper}"
-    return f"{noun} of {lower} or more" if lower is not None else str(support)
-
-
-def _is_scalar(bound: Any) -> bool:
-    return not isinstance(bound, Tensor) or bound.numel() == 1
+    return f"{noun} of {lower} or more" if lower is not None else str(element)
 
 
 def match_values(d: Distribution, y: ArrayLike) -> Tensor:

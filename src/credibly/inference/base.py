@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from credibly.core.data import ArraySource, Source, as_source
 from credibly.core.errors import NotSupportedError
+from credibly.core.inputs import take_rows
 from credibly.core.params import (
     buffers_of,
     check_params,
@@ -21,7 +22,6 @@ from credibly.core.params import (
     module_device,
     trainable_params,
 )
-from credibly.core.inputs import take_rows
 from credibly.core.typing import Inputs, Params
 from credibly.model import Model
 from credibly.posteriors.base import Posterior
@@ -176,9 +176,9 @@ def begin(model: Model, start: Start) -> Model:
     if isinstance(start, Posterior):
         source = start.to_model().core
         check_params(trainable_params(source), trainable_params(model.core))
-        load_params(model, {**trainable_params(source), **network_buffers(source)})
+        load_params(model.core, {**trainable_params(source), **network_buffers(source)})
         return model
-    load_params(model, checked_state(start, model))
+    load_params(model.core, checked_state(start, model))
     return model
 
 

@@ -96,9 +96,7 @@ class Ensemble(InferenceMethod):
     def _samples(self, num_rows: int, seeds: Sequence[int]) -> list[Tensor] | None:
         if not self.bootstrap:
             return None
-        return [
-            torch.randint(num_rows, (num_rows,), generator=Stream(seed, "bootstrap").generator()) for seed in seeds
-        ]
+        return [torch.randint(num_rows, (num_rows,), generator=Stream(seed, "bootstrap").generator()) for seed in seeds]
 
     def _combined(self, members: Any, seed: int) -> DrawPosterior | MixturePosterior:
         """Points become stacked draws; anything richer stays whole, in a mixture."""
@@ -111,5 +109,3 @@ class Ensemble(InferenceMethod):
         cores = [member.model.core for member in members]
         buffers = stack([network_buffers(core) for core in cores]) if network_buffers(cores[0]) else None
         return DrawPosterior(first.model, info, stack([trainable_params(core) for core in cores]), buffers)
-
-

@@ -82,16 +82,14 @@ class MCDropout(InferenceMethod):
     ) -> list[Posterior]:
         """The members are trained together by the recipe, where it can."""
         if self.train is None:
-            return super().fit_members(
-                model, data, starts, seeds, rows=rows, validation=validation, progress=progress
-            )
+            return super().fit_members(model, data, starts, seeds, rows=rows, validation=validation, progress=progress)
         check_dropout(*_ready(model, data, None))
         members = self.train.fit_members(
             model, data, starts, seeds, rows=rows, validation=validation, progress=progress
         )
         return [self._of(member, data) for member in members]
 
-    def _of(self, trained: Posterior, data: Any) -> DropoutPosterior:  # noqa: ARG002
+    def _of(self, trained: Posterior, data: Any) -> DropoutPosterior:
         return DropoutPosterior(trained.to_model(), replace(trained.info, method="MCDropout"))
 
 
@@ -106,8 +104,8 @@ def check_dropout(model: Model, inputs: Inputs) -> None:
     for name, part in model.net.named_modules():
         if isinstance(part, nn.RNNBase) and part.dropout > 0 and part.num_layers > 1:
             raise NotSupportedError(
-                f"the dropout of `{name or 'the network'}` ({type(part).__name__}) sits inside its kernel and cannot be "
-                "sampled; stack single-layer recurrent modules with nn.Dropout between them"
+                f"the dropout of `{name or 'the network'}` ({type(part).__name__}) sits inside its kernel and cannot "
+                "be sampled; stack single-layer recurrent modules with nn.Dropout between them"
             )
     reached, wanted = _where(model, inputs, training=False), _where(model, inputs, training=True)
     missing = wanted - reached
@@ -119,8 +117,8 @@ def check_dropout(model: Model, inputs: Inputs) -> None:
         )
     if not dropout_sites(model, inputs):
         raise NotSupportedError(
-            f"the network ({type(model.net).__name__}) has no dropout with p above 0, so its masks give no uncertainty; "
-            "add nn.Dropout, or use Ensemble"
+            f"the network ({type(model.net).__name__}) has no dropout with p above 0, so its masks give no "
+            "uncertainty; add nn.Dropout, or use Ensemble"
         )
 
 

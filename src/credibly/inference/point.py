@@ -68,12 +68,11 @@ class PointMethod(TrainingOptions, InferenceMethod):
         if rows is not None and not isinstance(problem.source, ArraySource):
             raise NotSupportedError("a bootstrap sample needs data in memory, as (inputs, targets); got a loader")
         states = [_state(problem.model, start) for start in starts]
-        members = [_Member(state, seed, own) for state, seed, own in zip(states, seeds, rows or [None] * len(seeds), strict=True)]
+        own_rows = [None] * len(seeds) if rows is None else list(rows)
+        members = [_Member(*parts) for parts in zip(states, seeds, own_rows, strict=True)]
         problem.model.train()
         dropout = self._dropout(problem, seeds)
-        reason = why_not_stacked(
-            problem.model, states, self._objective(problem), self, dropout, _two_rows(problem)
-        )
+        reason = why_not_stacked(problem.model, states, self._objective(problem), self, dropout, _two_rows(problem))
         if reason is None and len(members) > 1:
             return self._fit_stacked(problem, members, dropout, progress=bool(progress))
         return self._fit_each(problem, members, reason or "", progress=bool(progress))
@@ -97,7 +96,7 @@ class PointMethod(TrainingOptions, InferenceMethod):
         done: list[Posterior] = []
         for member in members:
             own = replace(problem, model=copy.deepcopy(problem.model))
-            load_params(own.model, member.state)
+            load_params(own.model.core, member.state)
             try:
                 posterior = self._fit_alone(own, member.seed, rows=member.rows, progress=progress)
             except NotFiniteError as error:
@@ -125,7 +124,7 @@ class PointMethod(TrainingOptions, InferenceMethod):
         reason = "" if in_memory else "the loader's batches and their order are shared by all members"
         posteriors: list[Posterior] = []
         for index, seed in enumerate(seeds):
-            load_params(problem.model, trainee.member(index))
+            load_params(problem.model.core, trainee.member(index))
             info = Info(type(self).__name__, seed, [outcome.histories[index]], stacked=True, reason=reason)
             posteriors.append(PointPosterior(problem.model, info))
         if outcome.failure is not None:

@@ -72,9 +72,7 @@ class ClassLabels:
         whole = given.astype(np.int64)
         bad = (whole != given) | (whole < 0) | (whole >= len(self))
         if bad.any():
-            raise SupportError(
-                f"`indices` must be whole numbers from 0 to {len(self) - 1}; got {given[bad][0]}"
-            )
+            raise SupportError(f"`indices` must be whole numbers from 0 to {len(self) - 1}; got {given[bad][0]}")
         return self._array()[whole]
 
     def _array(self) -> np.ndarray[Any, Any]:

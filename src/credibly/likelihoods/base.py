@@ -20,6 +20,7 @@ from credibly.core.randomness import base_seed, seeded
 from credibly.core.typing import ArrayLike
 from credibly.distributions.functions import icdf, safe_log_prob
 from credibly.distributions.kinds import kind
+from credibly.distributions.special import ndtr
 from credibly.distributions.targets import match_targets
 
 __all__ = ["Likelihood"]
@@ -60,14 +61,15 @@ class Likelihood(nn.Module):
         By default an exact sum where the target has finitely many values, a sum over all but 1e-12 of the mass for
         counts, and otherwise Gauss-Hermite quadrature over the quantile function.
         """
-        predicted = self(outputs)
+        wide = outputs.detach().double()  # levels this close to 1 do not exist in single precision
+        predicted = self(wide)
         if predicted.event_shape:
             raise NotSupportedError(
                 f"{type(self).__name__} has several outputs and no Fisher matrix of its own; override `fisher`"
             )
         values, weights = _expectation_nodes(predicted)
-        scores = self._scores(outputs, values)
-        return torch.einsum("k...,k...c,k...d->...cd", weights.to(outputs.dtype), scores, scores)
+        scores = self._scores(wide, values)
+        return torch.einsum("k...,k...c,k...d->...cd", weights, scores, scores).to(outputs.dtype)
 
     def sample_scores(self, outputs: Tensor, num_scores: int, *, seed: int | None = None) -> Tensor:
         """Scores in the outputs at targets drawn from the prediction: (num_scores, *batch, C).
@@ -78,7 +80,7 @@ class Likelihood(nn.Module):
             targets = self(outputs).sample(torch.Size([num_scores]))
         return self._scores(outputs, targets)
 
-    def standardized(self, loc: Tensor, scale: Tensor) -> "Likelihood":  # noqa: ARG002
+    def standardized(self, loc: Tensor, scale: Tensor) -> "Likelihood":
         """The same likelihood for (target - loc) / scale: constants in the targets' units are divided.
 
         Raises:
@@ -130,7 +132,7 @@ def _expectation_nodes(predicted: Distribution) -> tuple[Tensor, Tensor]:
         return values, safe_log_prob(predicted, values).exp()
     nodes, masses = np.polynomial.hermite_e.hermegauss(60)
     inside = np.abs(nodes) < 8  # beyond, the standard normal's cdf rounds to 1
-    levels = torch.special.ndtr(torch.as_tensor(nodes[inside]))
+    levels = ndtr(torch.as_tensor(nodes[inside]))
     values = torch.stack([icdf(predicted, float(level)) for level in levels])
     weights = torch.as_tensor(masses[inside] / math.sqrt(2 * math.pi), device=values.device)
     return values, weights.reshape(-1, *[1] * (values.dim() - 1)).expand_as(values)

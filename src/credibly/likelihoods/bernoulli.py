@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, distributions
 from torch.distributions import Distribution, Independent
 
+from credibly.core.checks import check_count
 from credibly.likelihoods.base import Likelihood
 
 __all__ = ["Bernoulli"]
@@ -19,7 +20,7 @@ class Bernoulli(Likelihood):
 
     def __init__(self, num_outputs: int = 1) -> None:
         super().__init__()
-        self.num_outputs = num_outputs
+        self.num_outputs = check_count("num_outputs", num_outputs)
 
     def parameters_of(self, outputs: Tensor) -> dict[str, Tensor]:
         """`logits`, (*batch,) or (*batch, num_outputs)."""

@@ -36,7 +36,8 @@ class Categorical(Likelihood):
         logits = parameters["logits"].log_softmax(-1)
         exists = (targets >= 0) & (targets < self.num_classes) & (targets == targets.floor())
         index = torch.where(exists, targets, 0).long()
-        density = logits.expand(*index.shape, -1).gather(-1, index.unsqueeze(-1)).squeeze(-1)
+        batch = torch.broadcast_shapes(index.shape, logits.shape[:-1])
+        density = logits.expand(*batch, -1).gather(-1, index.expand(batch).unsqueeze(-1)).squeeze(-1)
         return density.masked_fill(~exists, -torch.inf)
 
     def fisher(self, outputs: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Normal
 
+from credibly.core.checks import check_count
 from credibly.core.errors import ShapeError
 from credibly.core.typing import ArrayLike
 from credibly.likelihoods.base import Likelihood
@@ -42,6 +43,8 @@ class Gaussian(Likelihood):
     A learned scale is `exp(log_scale) + 1e-4` on the network's side, so that it cannot reach 0.
     """
 
+    scale: Tensor | None
+
     def __init__(
         self,
         num_outputs: int = 1,
@@ -51,7 +54,7 @@ class Gaussian(Likelihood):
         per_output: bool = True,
     ) -> None:
         super().__init__()
-        self.num_outputs = num_outputs
+        self.num_outputs = check_count("num_outputs", num_outputs)
         self.initial_scale = initial_scale
         self.per_output = per_output
         self.log_scale: nn.Parameter | None
@@ -73,9 +76,7 @@ class Gaussian(Likelihood):
 
     def noise_scale(self) -> Tensor:
         """The standard deviation of the noise, () or (num_outputs,), on the network's side of any standardisation."""
-        if self.log_scale is None:
-            return self.scale  # type: ignore[return-value]
-        return self.log_scale.exp() + _FLOOR
+        return self.scale if self.log_scale is None else self.log_scale.exp() + _FLOOR  # type: ignore[return-value]
 
     def parameters_of(self, outputs: Tensor) -> dict[str, Tensor]:
         """`loc` and `scale`, each (*batch,) or (*batch, num_outputs)."""
@@ -96,10 +97,9 @@ class Gaussian(Likelihood):
 
     def standardized(self, loc: Tensor, scale: Tensor) -> "Gaussian":
         """A fixed scale is divided; a learned one keeps its start, which is on the network's side already."""
-        fixed = None if self.log_scale is not None else self.scale / scale.double()  # type: ignore[operator]
-        other = Gaussian(
-            self.num_outputs, scale=fixed, initial_scale=self.initial_scale, per_output=self.per_output
-        )
+        shared = scale.double().reshape(()) if scale.numel() == 1 else scale.double()
+        fixed = None if self.scale is None else self.scale.to(scale.device) / shared
+        other = Gaussian(self.num_outputs, scale=fixed, initial_scale=self.initial_scale, per_output=self.per_output)
         if self.log_scale is not None and other.log_scale is not None:
             other.log_scale.data = self.log_scale.detach().clone()
             other.log_scale.requires_grad_(self.log_scale.requires_grad)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Distribution
 
-from credibly.core.checks import check_positive
+from credibly.core.checks import check_count, check_positive
 from credibly.likelihoods.base import Likelihood
 from credibly.likelihoods.gaussian import gaussian_distribution, gaussian_log_prob
 
@@ -26,7 +26,7 @@ class HeteroscedasticGaussian(Likelihood):
 
     def __init__(self, num_targets: int = 1, *, min_scale: float = 1e-4) -> None:
         super().__init__()
-        self.num_targets = num_targets
+        self.num_targets = check_count("num_targets", num_targets)
         self.num_outputs = 2 * num_targets
         self.min_scale = check_positive("min_scale", min_scale)
 
@@ -47,10 +47,10 @@ class HeteroscedasticGaussian(Likelihood):
 
     def fisher(self, outputs: Tensor) -> Tensor:
         """Diagonal: `1 / scale^2` for locations, `2 (scale' / scale)^2` for raw scales."""
-        loc, raw = outputs.chunk(2, -1)
+        _, raw = outputs.chunk(2, -1)
         scale = F.softplus(raw) + self.min_scale
         return torch.diag_embed(torch.cat([scale**-2, 2 * (torch.sigmoid(raw) / scale) ** 2], -1))
 
-    def standardized(self, loc: Tensor, scale: Tensor) -> "HeteroscedasticGaussian":  # noqa: ARG002
+    def standardized(self, loc: Tensor, scale: Tensor) -> "HeteroscedasticGaussian":
         """Itself: both parameters are predicted on the network's side."""
         return HeteroscedasticGaussian(self.num_targets, min_scale=self.min_scale)

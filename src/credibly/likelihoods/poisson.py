@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, distributions
 from torch.distributions import Distribution, Independent
 
+from credibly.core.checks import check_count
 from credibly.likelihoods.base import Likelihood
 
 __all__ = ["Poisson"]
@@ -18,7 +19,7 @@ class Poisson(Likelihood):
 
     def __init__(self, num_outputs: int = 1) -> None:
         super().__init__()
-        self.num_outputs = num_outputs
+        self.num_outputs = check_count("num_outputs", num_outputs)
 
     def parameters_of(self, outputs: Tensor) -> dict[str, Tensor]:
         """`log_rate`, (*batch,) or (*batch, num_outputs)."""
@@ -32,9 +33,10 @@ class Poisson(Likelihood):
     def log_prob(self, parameters: dict[str, Tensor], targets: Tensor) -> Tensor:
         """`y log_rate - rate - log y!`, -inf for negative and broken counts."""
         log_rate = parameters["log_rate"]
-        is_count = (targets >= 0) & (targets == targets.floor())
+        is_count = (targets >= 0) & (targets == targets.floor()) & targets.isfinite()
         counts = torch.where(is_count, targets, 0).to(log_rate.dtype)
-        density = counts * log_rate - log_rate.exp() - torch.lgamma(counts + 1)
+        expected = torch.where(counts > 0, counts * log_rate, 0.0)  # 0 log 0 = 0
+        density = expected - log_rate.exp() - torch.lgamma(counts + 1)
         density = density.masked_fill(~is_count, -torch.inf)
         return density.sum(-1) if self.num_outputs > 1 else density
 

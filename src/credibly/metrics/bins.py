@@ -45,7 +45,7 @@ class BinTable:
     def error(self, norm: Norm = "l1") -> Tensor:
         """The calibration error, a float64 scalar: weighted mean, root mean square or largest gap."""
         gaps = (self.confidence - self.frequency).abs()
-        weights = self.counts / self.counts.sum()
+        weights = self.counts / self.counts.sum().to(torch.float64)
         if norm == "l1":
             return (weights * gaps).sum()
         if norm == "l2":

@@ -50,16 +50,12 @@ def event_bins(predicted: Distribution, targets: ArrayLike, *, num_bins: int = 1
     return equal_width_table(confidence.flatten(), (targets == 1).flatten(), num_bins)
 
 
-def top_label_ece(
-    predicted: Distribution, targets: ArrayLike, *, num_bins: int = 15, norm: Norm = "l1"
-) -> Tensor:
+def top_label_ece(predicted: Distribution, targets: ArrayLike, *, num_bins: int = 15, norm: Norm = "l1") -> Tensor:
     """The top-label calibration error, a float64 scalar; see `top_label_bins`."""
     return top_label_bins(predicted, targets, num_bins=num_bins).error(norm)
 
 
-def event_ece(
-    predicted: Distribution, targets: ArrayLike, *, num_bins: int = 15, norm: Norm = "l1"
-) -> Tensor:
+def event_ece(predicted: Distribution, targets: ArrayLike, *, num_bins: int = 15, norm: Norm = "l1") -> Tensor:
     """The calibration error of a binary event, a float64 scalar; see `event_bins`."""
     return event_bins(predicted, targets, num_bins=num_bins).error(norm)
 

@@ -72,9 +72,7 @@ class Posterior(ABC):
         if not isinstance(inputs, DataLoader):
             return self._predictive(self.parameters(inputs, num_draws=num_draws, seed=seed))
         seed = base_seed(seed)
-        parts = [
-            self.parameters(batch.inputs, num_draws=num_draws, seed=seed) for batch in self._batches(inputs)
-        ]
+        parts = [self.parameters(batch.inputs, num_draws=num_draws, seed=seed) for batch in self._batches(inputs)]
         if not parts:
             raise ValueError("the loader gave no batch; prediction needs at least one")
         return self._predictive({name: torch.cat([part[name] for part in parts], 1) for name in parts[0]})
@@ -152,4 +150,3 @@ def stored_draws(num_draws: int | None, stored: int) -> Tensor:
     if not 1 <= num_draws <= stored:
         raise ValueError(f"`num_draws` must be between 1 and the {stored} stored draws; got {num_draws}")
     return torch.linspace(0, stored - 1, num_draws).round().long()
-

@@ -36,7 +36,7 @@ class DrawPosterior(WeightPosterior):
             raise ShapeError(f"all draws must share axis 0; got sizes {sorted(sizes)}")
         self.num_stored = sizes.pop()
 
-    def sample(self, num_draws: int, *, seed: int | None = None) -> Params:  # noqa: ARG002
+    def sample(self, num_draws: int, *, seed: int | None = None) -> Params:
         """Stored draws, evenly spaced where fewer are wanted than there are."""
         index = stored_draws(num_draws, self.num_stored)
         return {name: value[index.to(value.device)] for name, value in self.draws.items()}
@@ -45,16 +45,16 @@ class DrawPosterior(WeightPosterior):
         """A copy with one stored draw's weights; by default their mean."""
         model = self._copy(prior)
         if draw is None:
-            load_params(model, {name: value.mean(0) for name, value in self.draws.items()})
+            load_params(model.core, {name: value.mean(0) for name, value in self.draws.items()})
             floating = {name: value for name, value in self.buffers.items() if value.is_floating_point()}
-            load_params(model, {name: value.mean(0) for name, value in floating.items()})
+            load_params(model.core, {name: value.mean(0) for name, value in floating.items()})
             return model
         if not 0 <= draw < self.num_stored:
             raise ValueError(f"`draw` must be between 0 and {self.num_stored - 1}; got {draw}")
-        load_params(model, {name: value[draw] for name, value in (self.draws | self.buffers).items()})
+        load_params(model.core, {name: value[draw] for name, value in (self.draws | self.buffers).items()})
         return model
 
-    def _evaluate(self, inputs: Inputs, want: Want, num_draws: int | None, seed: int | None) -> Any:  # noqa: ARG002
+    def _evaluate(self, inputs: Inputs, want: Want, num_draws: int | None, seed: int | None) -> Any:
         index = stored_draws(num_draws, self.num_stored)
 
         def pick(values: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -70,5 +70,3 @@ class DrawPosterior(WeightPosterior):
                 rows=num_rows(inputs),
                 own_buffers=bool(self.buffers),
             )
-
-

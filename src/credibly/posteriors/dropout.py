@@ -13,7 +13,7 @@ from torch import Tensor
 
 from credibly.core.dropout import DropoutMode, Recorder, Site, SiteMasks, keep_masks, row_sites
 from credibly.core.inputs import num_rows, take_rows
-from credibly.core.params import floating_dtype, module_device
+from credibly.core.params import floating_dtype, module_device, trainable_params
 from credibly.core.randomness import Stream, base_seed
 from credibly.core.typing import ArrayLike, Inputs
 from credibly.model import Model, Want
@@ -66,8 +66,10 @@ class DropoutPosterior(Posterior):
             return map_draws(self._under(sites, read, want), keep, chunk=chunk, mappable=is_mappable(self.model.net))
 
     def _under(self, sites: list[Site], inputs: Inputs, want: Want) -> Callable[[Tensor], Evaluated]:
+        params = trainable_params(self.model.core)  # detached, so that no gradient reaches the posterior's own
+
         def call(mask: Tensor) -> Evaluated:
             with DropoutMode(SiteMasks(sites, mask), always=True):
-                return self.model.call({}, {}, inputs, want)
+                return self.model.call(params, {}, inputs, want)
 
         return call

@@ -49,14 +49,14 @@ def evaluate_draws(
     widest = max((weight.shape[0] for weight in net.parameters() if weight.dim() > 0), default=1)
     chunk = max(1, _CHUNK_NUMBERS // (rows * widest))
     in_dims = (0, 0 if own_buffers else None)
-    return vmap(call, in_dims=in_dims, chunk_size=min(chunk, num_draws))(params, buffers)  # type: ignore[no-any-return]
+    return vmap(call, in_dims=in_dims, chunk_size=min(chunk, num_draws))(params, buffers)
 
 
 def map_draws(call: Callable[[Tensor], Evaluated], draws: Tensor, *, chunk: int, mappable: bool) -> Evaluated:
     """`call` at each row of a table of random numbers (num_draws, size), stacked on axis 0."""
     if not mappable:
         return _stack([call(draw) for draw in draws])
-    return _concatenate([vmap(call)(part) for part in draws.split(max(1, chunk))])
+    return _concatenate([vmap(call)(part) for part in torch.split(draws, max(1, chunk))])
 
 
 def is_mappable(net: nn.Module) -> bool:
@@ -67,7 +67,7 @@ def is_mappable(net: nn.Module) -> bool:
 def _stack(parts: list[Evaluated]) -> Evaluated:
     first = parts[0]
     if isinstance(first, dict):
-        return {name: torch.stack([part[name] for part in parts]) for name in first}  # type: ignore[call-overload, index]
+        return {name: torch.stack([part[name] for part in parts]) for name in first}  # type: ignore[index]
     return torch.stack(parts)  # type: ignore[arg-type]
 
 
@@ -76,11 +76,10 @@ def _concatenate(parts: list[Evaluated]) -> Evaluated:
     if len(parts) == 1:
         return first
     if isinstance(first, dict):
-        return {name: torch.cat([part[name] for part in parts]) for name in first}  # type: ignore[call-overload, index]
+        return {name: torch.cat([part[name] for part in parts]) for name in first}  # type: ignore[index]
     return torch.cat(parts)  # type: ignore[arg-type]
 
 
 def grad_if_needed(inputs: Inputs) -> torch.set_grad_enabled:
     """A context that keeps a graph only where an input requires gradients."""
     return torch.set_grad_enabled(torch.is_grad_enabled() and any(leaf.requires_grad for leaf in leaves(inputs)))
-

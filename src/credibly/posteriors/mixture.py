@@ -51,10 +51,12 @@ class MixturePosterior(Posterior):
         """The members' outputs one after another on the draw axis."""
         base = base_seed(seed)
         shares = zip(self.members, self._shares(num_draws), strict=True)
-        return torch.cat([
-            member.outputs(inputs, num_draws=share, seed=derived_seed(base, "member", index))
-            for index, (member, share) in enumerate(shares)
-        ])
+        return torch.cat(
+            [
+                member.outputs(inputs, num_draws=share, seed=derived_seed(base, "member", index))
+                for index, (member, share) in enumerate(shares)
+            ]
+        )
 
     def to_model(self, *, draw: int | None = None, prior: Prior | None = None) -> Model:
         """The fitted model of member `draw`."""

@@ -16,14 +16,14 @@ __all__ = ["PointPosterior"]
 class PointPosterior(WeightPosterior):
     """All belief on the model's own weights. Its predictive is a mixture of one component."""
 
-    def sample(self, num_draws: int, *, seed: int | None = None) -> Params:  # noqa: ARG002
+    def sample(self, num_draws: int, *, seed: int | None = None) -> Params:
         """The weights, repeated (num_draws, ...) without copying."""
         return {name: p.expand(num_draws, *p.shape) for name, p in trainable_params(self.model.core).items()}
 
-    def _evaluate(self, inputs: Inputs, want: Want, num_draws: int | None, seed: int | None) -> Any:  # noqa: ARG002
+    def _evaluate(self, inputs: Inputs, want: Want, num_draws: int | None, seed: int | None) -> Any:
         stored_draws(num_draws, 1)
         with grad_if_needed(inputs):
-            result = self.model.call({}, {}, inputs, want)
+            result = self.model.call(trainable_params(self.model.core), {}, inputs, want)
         if isinstance(result, Tensor):
             return result.unsqueeze(0)
         return {name: value.unsqueeze(0) for name, value in result.items()}

@@ -19,6 +19,6 @@ class Flat(FactorisedPrior):
             return weight.new_zeros(())
         return torch.zeros(())
 
-    def distributions(self, like: Params) -> dict[str, Distribution]:  # noqa: ARG002
+    def distributions(self, like: Params) -> dict[str, Distribution]:
         """Nothing: no weight has a proper distribution."""
         return {}

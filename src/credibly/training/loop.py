@@ -118,17 +118,16 @@ def _step(
 
 def _clip(gradients: list[Tensor], clip_norm: float) -> None:
     """Shrink each member's gradient to the largest norm allowed, in place."""
-    squares = torch.stack([gradient.flatten(1).square().sum(1) for gradient in gradients]).sum(0)
+    squares = torch.stack([gradient.reshape(len(gradient), -1).square().sum(1) for gradient in gradients]).sum(0)
     factors = (clip_norm / (squares.sqrt() + 1e-6)).clamp(max=1)
     for gradient in gradients:
         gradient.mul_(factors.reshape(-1, *[1] * (gradient.dim() - 1)))
 
 
-def _stopped_by(
-    options: TrainingOptions, epoch: int, loss: Tensor, scores: Tensor | None, model: object
-) -> bool:
+def _stopped_by(options: TrainingOptions, epoch: int, loss: Tensor, scores: Tensor | None, model: object) -> bool:
     report = Epoch(epoch, float(loss[0]), None if scores is None else float(scores[0]), model)
-    return any([bool(callback(report)) for callback in options.callbacks])
+    answers = [bool(callback(report)) for callback in options.callbacks]  # all are called, whatever the first says
+    return any(answers)
 
 
 def _steps_per_epoch(source: Source, batch_size: int | None) -> int:
@@ -140,9 +139,7 @@ def _steps_per_epoch(source: Source, batch_size: int | None) -> int:
     return -(-source.num_data // (batch_size or source.num_data))
 
 
-def _seeded_batches(
-    source: Source, batch_size: int | None, orders: "_Orders", epoch: int, seed: int
-) -> Iterator[Data]:
+def _seeded_batches(source: Source, batch_size: int | None, orders: "_Orders", epoch: int, seed: int) -> Iterator[Data]:
     """The batches of an epoch; a loader's own shuffling is seeded when its iteration begins."""
     if not isinstance(source, LoaderSource):
         return source.batches(batch_size, orders.epoch(epoch))
@@ -162,9 +159,7 @@ def _chain(first: Data | None, rest: Iterator[Data]) -> Iterator[Data]:
 class _Orders:
     """Each member's own order of the rows, epoch by epoch."""
 
-    def __init__(
-        self, source: Source, seeds: Sequence[int], rows: Sequence[Tensor] | None, *, stacked: bool
-    ) -> None:
+    def __init__(self, source: Source, seeds: Sequence[int], rows: Sequence[Tensor] | None, *, stacked: bool) -> None:
         self._streams = [Stream(seed, "order") for seed in seeds]
         self._rows = rows
         self._stacked = stacked

@@ -17,7 +17,7 @@ from credibly.core.data import Data, Source
 from credibly.core.inputs import map_inputs
 from credibly.core.params import buffers_of, stack, trainable_params
 from credibly.core.typing import Inputs, Params
-from credibly.model import Core, Model, weighted_rows
+from credibly.model import Model, weighted_rows
 from credibly.training.dropout import TrainingDropout
 from credibly.training.objective import LogJoint
 
@@ -74,7 +74,7 @@ class Single(Trainee):
         self._dropout = dropout
         self._autocast = autocast
         self._log_scale = model.log_scale()
-        self._params = {name: p for name, p in self.core.named_parameters() if p.requires_grad}
+        self._params: Params = {name: p for name, p in self.core.named_parameters() if p.requires_grad}
         self._training = [part for part in self.core.modules() if part.training]
         self.leaves = list(self._params.values())
 
@@ -196,5 +196,4 @@ class Stacked(Trainee):
 
     def member(self, index: int) -> Params:
         """One member's weights and buffers."""
-        return {name: value[index].detach().clone() for name, value in (*self.params.items(), *self.buffers.items())}
-
+        return {name: value[index].detach().clone() for name, value in (self.params | self.buffers).items()}

@@ -1,0 +1,107 @@
+"""The reliability diagram: how often what was forecast with confidence c came true.
+
+"Predicting Good Probabilities with Supervised Learning" (Niculescu-Mizil, Caruana, 2005), with the counts beside it and
+the consistency band of "Increasing the Reliability of Reliability Diagrams" (Brocker, Smith, 2007).
+"""
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+
+from credibly.metrics.bins import BinTable
+from credibly.plots.bands import consistency_band
+from credibly.plots.style import ALARM, DATA, INK, PALE, axes_of, legend_below, quiet
+
+__all__ = ["reliability_diagram"]
+
+
+def reliability_diagram(
+    table: BinTable,
+    ax: Axes | None = None,
+    *,
+    title: str = "",
+    band: float | None = 0.95,
+    counts: bool = True,
+    legend: bool = True,
+) -> Axes:
+    """Draw the observed frequency of each bin against its mean confidence.
+
+    A point stands for a bin that is not empty, a red line for its gap: from the diagonal, straight above or below, to
+    the point. A grey bar is the bin's consistency band: where the point would lie with this probability if the
+    forecasts were calibrated (see `consistency_band`); a point outside is more than chance. The strip on top counts
+    the forecasts of each bin, on a logarithmic scale.
+
+    Args:
+        table: the bins, from `metrics.top_label_bins` or `metrics.event_bins`.
+        ax: where to draw; by default a new figure.
+        title: above the counts.
+        band: probability of the consistency band of each bin; None leaves it out.
+        counts: whether to draw the strip of counts.
+        legend: whether to say what the marks mean.
+    """
+    ax = axes_of(ax, width=4.2, height=5.4)
+    some = (table.counts > 0).cpu().numpy()
+    confidence, frequency = table.confidence.cpu().numpy()[some], table.frequency.cpu().numpy()[some]
+    lowest = frequency
+    ax.plot([0, 1], [0, 1], color=INK, linewidth=0.9, linestyle=(0, (5, 3)), zorder=1)
+    _points(ax, confidence, frequency)
+    if band is not None:
+        low, high = (ends[some] for ends in consistency_band(table, band))
+        lowest = np.minimum(low, frequency)
+        ax.vlines(confidence, low, high, color=PALE, linewidth=6, zorder=2, label=f"{100 * band:g} % if calibrated")
+    for artist in (*ax.lines, *ax.collections):
+        artist.set_clip_on(False)  # points at 0 and 1 are drawn whole
+    ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="observed frequency")
+    ax.set_box_aspect(1)
+    quiet(ax)
+    _corner(ax, f"ECE {float(table.error()):.3f}", lowest, confidence)
+    if counts:
+        _counts(table, ax)
+    if title:
+        ax.set_title(title, y=1.23 if counts else 1.02)
+    if legend:
+        legend_below(ax)
+    return ax
+
+
+def _points(ax: Axes, confidence: npt.NDArray[np.float64], frequency: npt.NDArray[np.float64]) -> None:
+    """The observed frequencies, and how far they are from the diagonal."""
+    ax.plot(
+        confidence,
+        frequency,
+        color=DATA,
+        marker="o",
+        markersize=5.5,
+        markeredgecolor="white",
+        markeredgewidth=0.8,
+        linestyle="none",
+        zorder=4,
+        label="observed",
+    )
+    ax.vlines(confidence, confidence, frequency, color=ALARM, linewidth=1.8, zorder=3, label="gap")
+
+
+def _corner(ax: Axes, text: str, lowest: npt.NDArray[np.float64], confidence: npt.NDArray[np.float64]) -> None:
+    """A word in the lower right corner, or in the upper left one if something is drawn there."""
+    taken = bool(((confidence > 0.5) & (lowest < 0.12)).any())
+    x, y, h, v = (0.03, 0.97, "left", "top") if taken else (0.97, 0.03, "right", "bottom")
+    ax.text(x, y, text, transform=ax.transAxes, ha=h, va=v, weight="bold", color=INK, zorder=5)
+
+
+def _counts(table: BinTable, ax: Axes) -> None:
+    """A strip on top of the diagram, on the same bins."""
+    strip = ax.inset_axes((0, 1.04, 1, 0.16), sharex=ax)
+    counts, edges = table.counts.cpu().numpy(), table.edges.cpu().numpy()
+    some = counts > 0
+    strip.bar(
+        edges[:-1][some], counts[some], np.diff(edges)[some], align="edge", color=DATA, edgecolor="white", linewidth=0.6
+    )
+    strip.set_yscale("log")
+    strip.set_ylim(0.5, 3.0 * max(counts.max(), 10))
+    strip.set_ylabel("count", fontsize="small")
+    top = 10.0 ** np.floor(np.log10(max(counts.max(), 10)))
+    strip.set_yticks([1, top], labels=["1", f"{top:,.0f}"])
+    strip.tick_params(axis="y", labelsize="small")
+    strip.tick_params(axis="x", labelbottom=False, length=0)
+    strip.minorticks_off()
+    quiet(strip)

@@ -1,0 +1,62 @@
+"""What all pictures share: a palette that colour-blind readers can tell apart, and quiet axes.
+
+Everything is set on the Axes at hand. Neither matplotlib's settings nor a style sheet is touched.
+"""
+
+import matplotlib.pyplot as plt
+import seaborn
+from matplotlib.axes import Axes
+from matplotlib.transforms import offset_copy
+
+__all__ = ["ALARM", "DATA", "INK", "PALE", "SECOND", "axes_of", "legend_below", "quiet"]
+
+_BLUE, _ORANGE, _, _RED, *_ = seaborn.color_palette("colorblind")
+
+DATA = _BLUE
+"""What was observed."""
+
+SECOND = _ORANGE
+"""A second quantity beside it."""
+
+ALARM = _RED
+"""What went wrong: gaps and misses."""
+
+INK = "0.25"
+"""Reference lines and text."""
+
+PALE = "0.82"
+"""Bands and what lies behind the data."""
+
+
+def axes_of(ax: Axes | None, *, width: float, height: float) -> Axes:
+    """The given Axes, or those of a new figure of this size in inches."""
+    if ax is not None:
+        return ax
+    return plt.subplots(figsize=(width, height), layout="constrained")[1]
+
+
+def quiet(ax: Axes) -> None:
+    """No frame on the right and at the top, thin lines elsewhere."""
+    seaborn.despine(ax=ax)
+    for spine in ax.spines.values():
+        spine.set_linewidth(0.8)
+        spine.set_color(INK)
+    ax.tick_params(width=0.8, color=INK)
+
+
+def legend_below(ax: Axes) -> None:
+    """One line of keys under the label of the x axis, where no data can lie."""
+    handles, labels = ax.get_legend_handles_labels()
+    ax.legend(
+        handles,
+        labels,
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0),
+        bbox_transform=offset_copy(ax.transAxes, fig=ax.figure, y=-34, units="points"),
+        ncols=len(handles),
+        frameon=False,
+        fontsize="small",
+        handlelength=1.2,
+        columnspacing=1.4,
+        borderaxespad=0,
+    )
