@@ -136,6 +136,8 @@ class Model(nn.Module):
         offset: key or position of an input that is not given to the network but added to its outputs.
     """
 
+    given_likelihood: Likelihood
+
     def __init__(
         self,
         net: nn.Module,
@@ -156,7 +158,7 @@ class Model(nn.Module):
         self.prior = Normal() if prior is None else prior
         self.output = output
         self.offset = offset
-        self.inputs = fit_inputs(inputs, ()) if _is_fitted_mapping(inputs) else inputs
+        self.inputs = _fitted_parts(inputs)
         self.targets: Standardize | Standardization | None = None
         # as given, in the targets' units; not a submodule, so that a learned scale has one name
         self.__dict__["given_likelihood"] = likelihood
@@ -174,12 +176,14 @@ class Model(nn.Module):
     def _event_shape(self) -> torch.Size:
         with torch.no_grad():
             outputs = torch.zeros(1, self.likelihood.num_outputs, device=module_device(self))
-            return self.likelihood(outputs).event_shape
+            predicted: Distribution = self.likelihood(outputs)
+        return predicted.event_shape
 
     def _possible(self, outputs: Tensor) -> Tensor:
         """A number that may be a target."""
         with seeded(0, "missing", device=outputs.device):
-            return self.likelihood(outputs[:1]).sample().flatten()[0]
+            targets: Tensor = self.likelihood(outputs[:1]).sample()
+        return targets.flatten()[0]
 
     @property
     def core(self) -> Core:
@@ -316,8 +320,10 @@ def _check_fitted(name: str, part: Any) -> Standardization | InputsStandardizati
     )
 
 
-def _is_fitted_mapping(inputs: Any) -> bool:
-    return isinstance(inputs, Mapping) and all(isinstance(part, Standardization) for part in inputs.values())
+def _fitted_parts(inputs: Any) -> Any:
+    """A mapping of fitted transforms as one transform; anything else as it is."""
+    is_fitted = isinstance(inputs, Mapping) and all(isinstance(part, Standardization) for part in inputs.values())
+    return InputsStandardization(inputs) if is_fitted else inputs
 
 
 def _check_target_shape(targets: Standardization, event_shape: torch.Size) -> None:

@@ -17,6 +17,7 @@ last bit.
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from credibly.conformal.class_score import ClassScore
@@ -46,28 +47,28 @@ class APS(ClassScore):
     def table(self, log_probs: Tensor, u: Tensor) -> Tensor:
         """The scores of all classes, (rows, classes)."""
         probs = _grid_probs(log_probs)
-        ordered, scores = _sorted_scores(probs, u)
-        scores = scores.gather(-1, torch.searchsorted(ordered, probs))
-        return scores.masked_fill_(log_probs.isneginf(), _IMPOSSIBLE)
+        ordered = probs.sort(-1).values
+        up_to = F.pad(ordered.cumsum(-1), (1, 0))  # the mass of the smallest 0, 1, 2, ... classes
+        below = up_to.gather(-1, torch.searchsorted(ordered, probs))
+        tied = up_to.gather(-1, torch.searchsorted(ordered, probs, right=True)) - below
+        return _score(below, tied, u).masked_fill_(log_probs.isneginf(), _IMPOSSIBLE)
 
     def of_targets(self, log_probs: Tensor, targets: Tensor, u: Tensor) -> Tensor:
         """The scores of one class a row, without a sort."""
         probs = _grid_probs(log_probs)
         own = probs.gather(-1, targets)
-        below = torch.where(probs < own, probs, 0.0).sum(-1, keepdim=True)
-        tied = torch.where(probs == own, probs, 0.0).sum(-1, keepdim=True)
         impossible = log_probs.gather(-1, targets).isneginf()
-        return _score(below, tied, u).masked_fill_(impossible, _IMPOSSIBLE)
+        return _of_probability(probs, own, u).masked_fill_(impossible, _IMPOSSIBLE)
 
     def members(self, log_probs: Tensor, thresholds: Tensor, u: Tensor) -> Tensor:
-        """Whether each class's score is at most its threshold, by a cutoff where a row has one threshold."""
+        """Whether each class's score is at most its threshold; `thresholds` broadcast to (rows, classes)."""
         if thresholds.shape[-1] != 1:
             return self.table(log_probs, u) <= thresholds
         probs = _grid_probs(log_probs)
-        ordered, scores = _sorted_scores(probs, u)
-        cutoff = torch.where(scores <= thresholds, ordered, 2.0).amin(-1, keepdim=True)
-        possible = (probs >= cutoff) & ~log_probs.isneginf()
-        return possible | (thresholds >= _IMPOSSIBLE)
+        cutoff = _cutoff(probs, thresholds)
+        includes = _of_probability(probs, cutoff, u) <= thresholds
+        inside = (probs > cutoff) | ((probs == cutoff) & includes)
+        return (inside & ~log_probs.isneginf()) | (thresholds >= _IMPOSSIBLE)
 
 
 def _grid_probs(log_probs: Tensor) -> Tensor:
@@ -79,13 +80,20 @@ def _score(below: Tensor, tied: Tensor, u: Tensor) -> Tensor:
     return (1 - below) - (1 - u) * tied
 
 
-def _sorted_scores(probs: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    """The probabilities, increasing, and the score of each; scores fall along the row and ties share one."""
+def _of_probability(probs: Tensor, own: Tensor, u: Tensor) -> Tensor:
+    """The score of the classes of one probability a row, `own`, (rows, 1): two masked sums."""
+    below = torch.where(probs < own, probs, 0.0).sum(-1, keepdim=True)
+    tied = torch.where(probs == own, probs, 0.0).sum(-1, keepdim=True)
+    return _score(below, tied, u)
+
+
+def _cutoff(probs: Tensor, thresholds: Tensor) -> Tensor:
+    """The one probability a row that may or may not belong to the set, (rows, 1); 2 if none does.
+
+    A score lies between the mass above a class, 1 - below - tied, and 1 - below. So every class is out whose
+    mass above exceeds the threshold, and all larger ones than the first of the others are in.
+    """
     ordered = probs.sort(-1).values
-    running = ordered.cumsum(-1)  # the mass up to each position
-    differs = ordered[:, 1:] != ordered[:, :-1]
-    edge = differs.new_ones(len(differs), 1)
-    first, last = torch.cat([edge, differs], -1), torch.cat([differs, edge], -1)
-    below = torch.where(first, running - ordered, 0.0).cummax(-1).values
-    up_to = torch.where(last, running, torch.inf).flip(-1).cummin(-1).values.flip(-1)  # the end of the run of ties
-    return ordered, _score(below, up_to - below, u)
+    above = 1 - ordered.cumsum(-1)
+    first = (above > thresholds).sum(-1, keepdim=True)
+    return F.pad(ordered, (0, 1), value=2.0).gather(-1, first)

@@ -1,7 +1,7 @@
 """Checks at the boundary: each returns what it was given, or raises an error that says what is needed."""
 
 from fractions import Fraction
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -83,7 +83,7 @@ def check_nonnegative(name: str, value: float) -> float:
 
 def check_count(name: str, value: int) -> int:
     """The number itself, or a ValueError unless it is a whole number above 0."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
         raise ValueError(f"`{name}` must be a whole number, 1 or more; got {value!r}")
     return int(value)
 

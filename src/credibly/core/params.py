@@ -4,7 +4,7 @@ A weight that a network uses in several places has one name, its first, and one 
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -141,7 +141,7 @@ def _reset(part: nn.Module) -> None:
         reset()
 
 
-def _check_all_set(module: nn.Module, trainable: Params) -> None:
+def _check_all_set(module: nn.Module, trainable: Mapping[str, Tensor]) -> None:
     for name, weight in trainable.items():
         if bool(weight.isnan().any()):
             owner = name.rpartition(".")[0]

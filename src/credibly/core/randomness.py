@@ -7,7 +7,6 @@ one hash, rather than hashing every index, makes sure that no two draws of a str
 """
 
 import hashlib
-import numbers
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -21,7 +20,7 @@ def base_seed(seed: int | None) -> int:
     """The seed itself, or, for None, one number from torch's global generator."""
     if seed is None:
         return int(torch.randint(0, 2**62, (), dtype=torch.int64))
-    if isinstance(seed, bool) or not isinstance(seed, numbers.Integral):  # numpy's integers count
+    if isinstance(seed, bool) or not hasattr(seed, "__index__"):  # numpy has integers of its own
         raise TypeError(f"`seed` must be an integer or None; got {seed!r}")
     return int(seed)
 

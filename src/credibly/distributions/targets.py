@@ -46,6 +46,11 @@ def _(d: "Independent[Any]", targets: Tensor) -> Tensor:
     return inside_support(d.base_dist, targets)
 
 
+@inside_support.register(Categorical)
+def _(d: Categorical, targets: Tensor) -> Tensor:  # torch's own check divides, and takes ten times as long
+    return (targets >= 0) & (targets < d._num_events)
+
+
 @Operation
 def target_dtype(d: Distribution) -> torch.dtype:
     """The dtype in which a distribution reads integer targets."""

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, distributions
 from torch.distributions import Distribution
 
+from credibly.distributions.shapes import broadcast_shape
 from credibly.likelihoods.base import Likelihood
 
 __all__ = ["Categorical"]
@@ -36,7 +37,7 @@ class Categorical(Likelihood):
         logits = parameters["logits"].log_softmax(-1)
         exists = (targets >= 0) & (targets < self.num_classes) & (targets == targets.floor())
         index = torch.where(exists, targets, 0).long()
-        batch = torch.broadcast_shapes(index.shape, logits.shape[:-1])
+        batch = broadcast_shape(index.shape, logits.shape[:-1])
         density = logits.expand(*batch, -1).gather(-1, index.expand(batch).unsqueeze(-1)).squeeze(-1)
         return density.masked_fill(~exists, -torch.inf)
 

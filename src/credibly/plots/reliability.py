@@ -26,7 +26,7 @@ def reliability_diagram(
 ) -> Axes:
     """Draw the observed frequency of each bin against its mean confidence.
 
-    A point stands for a bin that is not empty, a red line for its gap: from the diagonal, straight above or below, to
+    A point stands for a bin that is not empty, its area growing with the bin's share of forecasts; a red line for its gap: from the diagonal, straight above or below, to
     the point. A grey bar is the bin's consistency band: where the point would lie with this probability if the
     forecasts were calibrated (see `consistency_band`); a point outside is more than chance. The strip on top counts
     the forecasts of each bin, on a logarithmic scale.
@@ -44,11 +44,11 @@ def reliability_diagram(
     confidence, frequency = table.confidence.cpu().numpy()[some], table.frequency.cpu().numpy()[some]
     lowest = frequency
     ax.plot([0, 1], [0, 1], color=INK, linewidth=0.9, linestyle=(0, (5, 3)), zorder=1)
-    _points(ax, confidence, frequency)
+    _points(ax, confidence, frequency, (table.counts / table.counts.sum()).cpu().numpy()[some])
     if band is not None:
         low, high = (ends[some] for ends in consistency_band(table, band))
         lowest = np.minimum(low, frequency)
-        ax.vlines(confidence, low, high, color=PALE, linewidth=6, zorder=2, label=f"{100 * band:g} % if calibrated")
+        ax.vlines(confidence, low, high, color=PALE, linewidth=5, zorder=2, label=f"{100 * band:g} % if calibrated")
     for artist in (*ax.lines, *ax.collections):
         artist.set_clip_on(False)  # points at 0 and 1 are drawn whole
     ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="observed frequency")
@@ -64,21 +64,15 @@ def reliability_diagram(
     return ax
 
 
-def _points(ax: Axes, confidence: npt.NDArray[np.float64], frequency: npt.NDArray[np.float64]) -> None:
-    """The observed frequencies, and how far they are from the diagonal."""
-    ax.plot(
-        confidence,
-        frequency,
-        color=DATA,
-        marker="o",
-        markersize=5.5,
-        markeredgecolor="white",
-        markeredgewidth=0.8,
-        linestyle="none",
-        zorder=4,
-        label="observed",
+def _points(
+    ax: Axes, confidence: npt.NDArray[np.float64], frequency: npt.NDArray[np.float64], share: npt.NDArray[np.float64]
+) -> None:
+    """The observed frequencies, and how far they are from the diagonal. Few forecasts make a small point."""
+    sizes = 14 + 56 * np.sqrt(share)
+    ax.scatter(
+        confidence, frequency, sizes, color=DATA, edgecolor="white", linewidth=0.8, zorder=4, label="observed"
     )
-    ax.vlines(confidence, confidence, frequency, color=ALARM, linewidth=1.8, zorder=3, label="gap")
+    ax.vlines(confidence, confidence, frequency, color=ALARM, linewidth=1.6, zorder=3, label="gap")
 
 
 def _corner(ax: Axes, text: str, lowest: npt.NDArray[np.float64], confidence: npt.NDArray[np.float64]) -> None:
