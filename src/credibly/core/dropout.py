@@ -27,7 +27,7 @@ from torch.overrides import TorchFunctionMode
 
 from credibly.core.errors import NotSupportedError
 
-__all__ = ["DropoutMode", "MaskSource", "Recorder", "Site", "SiteMasks", "keep_masks", "row_sites"]
+__all__ = ["DropoutMode", "MaskSource", "Recorder", "Site", "SiteMasks", "draw_masks", "row_sites"]
 
 _ELEMENTS = {F.dropout, torch.dropout, torch.dropout_}
 _CHANNELS = {F.dropout1d, F.dropout2d, F.dropout3d, torch.feature_dropout, torch.feature_dropout_}
@@ -73,6 +73,11 @@ class Site:
     row_axis: int | None = None
 
     @property
+    def factor(self) -> float:
+        """By what a kept unit is multiplied."""
+        return 1.0 if self.alpha or self.probability == 1 else 1 / (1 - self.probability)
+
+    @property
     def size(self) -> int:
         """How many random numbers the mask takes."""
         return math.prod(self.shape)
@@ -98,16 +103,16 @@ class Recorder(MaskSource):
 
 
 class SiteMasks(MaskSource):
-    """Slices one flat vector of 0s and 1s into the masks of the recorded sites.
+    """Slices one flat vector into the masks of the recorded sites.
 
     Args:
         sites: the sites, in the order of their calls.
-        keep: (total size,) 1 where a unit is kept; may be a `vmap`ped draw.
+        masks: (total size,) one draw of `draw_masks`; may be mapped by `vmap`.
     """
 
-    def __init__(self, sites: list[Site], keep: Tensor) -> None:
+    def __init__(self, sites: list[Site], masks: Tensor) -> None:
         self._sites = iter(sites)
-        self._keep = keep
+        self._masks = masks
         self._start = 0
 
     def next_mask(self, inputs: Tensor, probability: float, shape: tuple[int, ...], *, alpha: bool) -> Tensor:
@@ -118,7 +123,7 @@ class SiteMasks(MaskSource):
                 "the network applied other dropouts than on its first pass; dropout whose place depends on the "
                 "values of the inputs cannot be sampled"
             )
-        mask = self._keep[self._start : self._start + site.size].reshape(site.shape)
+        mask = self._masks[self._start : self._start + site.size].reshape(site.shape)
         self._start += site.size
         axis = site.row_axis
         if axis is not None and site.shape[axis] > 1:
@@ -127,10 +132,15 @@ class SiteMasks(MaskSource):
         return mask
 
 
-def keep_masks(sites: list[Site], uniforms: Tensor, dtype: torch.dtype) -> Tensor:
-    """Uniform numbers (..., total size) as 0/1 masks: a unit is kept where its number reaches the probability."""
+def draw_masks(sites: list[Site], uniforms: Tensor, dtype: torch.dtype) -> Tensor:
+    """Uniform numbers (..., total size) as masks: a unit is kept where its number reaches the probability.
+
+    A kept unit's mask is 1 / (1 - p), so that the mean is kept as well; for alpha dropout, whose correction is affine,
+    it is 1.
+    """
     bounds = torch.cat([uniforms.new_full((site.size,), site.probability) for site in sites])
-    return (uniforms >= bounds).to(dtype)
+    factors = torch.cat([uniforms.new_full((site.size,), site.factor, dtype=dtype) for site in sites])
+    return torch.where(uniforms >= bounds, factors, torch.zeros((), dtype=dtype, device=uniforms.device))
 
 
 def row_sites(two: list[Site], three: list[Site]) -> list[Site]:
@@ -204,13 +214,13 @@ class DropoutMode(TorchFunctionMode):
         shape = tuple(inputs.shape)
         if channels:
             shape = (*shape[:2], *(1,) * (len(shape) - 2))
-        keep = self._source.next_mask(inputs, p, shape, alpha=alpha)
-        if keep is None:
+        mask = self._source.next_mask(inputs, p, shape, alpha=alpha)
+        if mask is None:
             return inputs
         if alpha:
             a = ((1 - p) * (1 + p * _ALPHA_PRIME**2)) ** -0.5 if p < 1 else 0.0
-            return a * (inputs * keep + _ALPHA_PRIME * (1 - keep)) - a * _ALPHA_PRIME * p
-        return inputs * (keep / (1 - p) if p < 1 else keep * 0)
+            return a * (inputs * mask + _ALPHA_PRIME * (1 - mask)) - a * _ALPHA_PRIME * p
+        return inputs * mask
 
     def _attention(
         self,

@@ -5,7 +5,7 @@ The specification travels in the file's metadata. Reading one runs no code: it g
 
 import json
 import os
-import tempfile
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +23,17 @@ _KEY = "credibly"
 def write(path: str | os.PathLike[str], specification: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Write both to `path`: the file appears whole or not at all."""
     target = Path(path)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    os.close(handle)
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:
+        temporary.touch(exist_ok=False)
+        mode = temporary.stat().st_mode  # what the user's umask grants; safetensors would grant less
         # clones, because safetensors refuses tensors that share memory
         plain = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
         save_file(plain, temporary, metadata={_KEY: json.dumps(specification, allow_nan=False)})
-        Path(temporary).chmod(0o666 & ~_umask())
-        Path(temporary).replace(target)
+        temporary.chmod(mode)
+        temporary.replace(target)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
@@ -48,14 +49,11 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor
             if _KEY not in metadata:
                 raise FileFormatError(f"{path} is a safetensors file, but was not written by credibly.save")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return json.loads(metadata[_KEY]), tensors
+            specification = json.loads(metadata[_KEY])
     except (SafetensorError, json.JSONDecodeError) as error:
         raise FileFormatError(
             f"{path} is not a file written by credibly.save ({error}); pickle files are never loaded"
         ) from error
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    if not isinstance(specification, dict):
+        raise FileFormatError(f"{path} is not a file written by credibly.save: its specification is no mapping")
+    return specification, tensors

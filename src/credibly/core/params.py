@@ -6,6 +6,7 @@ A weight that a network uses in several places has one name, its first, and one 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -75,14 +76,14 @@ def load_params(module: nn.Module, values: Params) -> None:
 
 def module_device(module: nn.Module) -> torch.device:
     """The device of the module's tensors: read from them, never stored."""
-    for tensor in (*module.parameters(), *module.buffers()):
+    for tensor in chain(module.parameters(), module.buffers()):
         return tensor.device
     return torch.device("cpu")
 
 
 def floating_dtype(module: nn.Module) -> torch.dtype:
     """The dtype of the module's first floating weight; torch's default where it has none."""
-    for tensor in (*module.parameters(), *module.buffers()):
+    for tensor in chain(module.parameters(), module.buffers()):
         if tensor.is_floating_point():
             return tensor.dtype
     return torch.get_default_dtype()

@@ -68,10 +68,8 @@ def _points(
     ax: Axes, confidence: npt.NDArray[np.float64], frequency: npt.NDArray[np.float64], share: npt.NDArray[np.float64]
 ) -> None:
     """The observed frequencies, and how far they are from the diagonal. Few forecasts make a small point."""
-    sizes = 14 + 56 * np.sqrt(share)
-    ax.scatter(
-        confidence, frequency, sizes, color=DATA, edgecolor="white", linewidth=0.8, zorder=4, label="observed"
-    )
+    sizes = 16 + 30 * np.sqrt(share)
+    ax.scatter(confidence, frequency, sizes, color=DATA, edgecolor="white", linewidth=0.8, zorder=4, label="observed")
     ax.vlines(confidence, confidence, frequency, color=ALARM, linewidth=1.6, zorder=3, label="gap")
 
 

@@ -10,36 +10,48 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.func import functional_call
 
-from credibly.core.dropout import DropoutMode, Recorder, Site, SiteMasks, keep_masks, row_sites
-from credibly.core.inputs import num_rows, take_rows
-from credibly.core.params import floating_dtype, module_device, trainable_params
+from credibly.core.dropout import DropoutMode, Recorder, Site, SiteMasks, draw_masks, row_sites
+from credibly.core.inputs import leaves, num_rows, take_rows
+from credibly.core.params import evaluating, floating_dtype, module_device, trainable_params
 from credibly.core.randomness import Stream, base_seed
 from credibly.core.typing import ArrayLike, Inputs
 from credibly.model import Model, Want
 from credibly.posteriors.base import DEFAULT_NUM_DRAWS, Posterior
-from credibly.posteriors.evaluation import Evaluated, grad_if_needed, is_mappable, map_draws
+from credibly.posteriors.evaluation import Evaluated, grad_if_needed, map_draws
+from credibly.posteriors.info import Info
 
 __all__ = ["DropoutPosterior", "dropout_sites"]
 
-_CHUNK_NUMBERS = 2**24  # numbers of one mapped activation at a time: 64 MiB in single precision
+_CHUNK_NUMBERS = 2**19  # numbers of one mapped activation that stay in the cache
 
 
 def dropout_sites(model: Model, inputs: Inputs) -> list[Site]:
     """Where dropout acts, with the shape of one row's mask, found on copies of the first row."""
+    core = model.core
 
     def record(rows: int) -> list[Site]:
         recorder = Recorder()
         first = take_rows(inputs, torch.zeros(rows, dtype=torch.long, device=module_device(model)))
-        with torch.no_grad(), DropoutMode(recorder, always=True):
-            model.call({}, {}, first, "outputs")
+        with torch.no_grad(), evaluating(core), DropoutMode(recorder, always=True):
+            core(model.standardize_inputs(first), "outputs")
         return recorder.sites
 
     return row_sites(record(2), record(3))
 
 
 class DropoutPosterior(Posterior):
-    """Belief spread over the dropout masks of a trained network. Draws are made as needed."""
+    """Belief spread over the dropout masks of a trained network. Draws are made as needed.
+
+    Args:
+        model: the fitted model.
+        info: how the posterior came to be.
+    """
+
+    def __init__(self, model: Model, info: Info) -> None:
+        super().__init__(model, info)
+        self._sites: dict[tuple[torch.Size, ...], list[Site]] = {}
 
     def parameters(
         self, inputs: ArrayLike, *, num_draws: int | None = None, seed: int | None = None
@@ -56,20 +68,31 @@ class DropoutPosterior(Posterior):
         num_draws = DEFAULT_NUM_DRAWS if num_draws is None else num_draws
         if num_draws < 1:
             raise ValueError(f"`num_draws` must be 1 or more; got {num_draws}")
-        sites = dropout_sites(self.model, read)
+        sites = self._sites_of(read)
         size = sum(site.size for site in sites)
         stream = Stream(base_seed(seed), "masks", module_device(self.model))
-        keep = keep_masks(sites, stream.uniform(size, 0, num_draws), floating_dtype(self.model))
-        widest = max(site.size for site in sites)
-        chunk = _CHUNK_NUMBERS // max(1, num_rows(read) * widest)
+        masks = draw_masks(sites, stream.uniform(size, 0, num_draws), floating_dtype(self.model))
+        chunk = _CHUNK_NUMBERS // max(1, num_rows(read) * max(site.size for site in sites))
         with grad_if_needed(read):
-            return map_draws(self._under(sites, read, want), keep, chunk=chunk, mappable=is_mappable(self.model.net))
+            evaluate = self._plain(read, want)
+            return map_draws(lambda mask: _under_masks(sites, mask, evaluate), masks, chunk=chunk, net=self.model.net)
 
-    def _under(self, sites: list[Site], inputs: Inputs, want: Want) -> Callable[[Tensor], Evaluated]:
-        params = trainable_params(self.model.core)  # detached, so that no gradient reaches the posterior's own
+    def _sites_of(self, inputs: Inputs) -> list[Site]:
+        """The sites for rows of this shape, found once."""
+        key = tuple(leaf.shape[1:] for leaf in leaves(inputs))
+        if key not in self._sites:
+            self._sites[key] = dropout_sites(self.model, inputs)
+        return self._sites[key]
 
-        def call(mask: Tensor) -> Evaluated:
-            with DropoutMode(SiteMasks(sites, mask), always=True):
-                return self.model.call(params, {}, inputs, want)
+    def _plain(self, inputs: Inputs, want: Want) -> Callable[[], Evaluated]:
+        """The network at its weights: detached where there is a graph, so that no gradient reaches the posterior's."""
+        core, standardized = self.model.core, self.model.standardize_inputs(inputs)
+        if not torch.is_grad_enabled():
+            return lambda: core(standardized, want)  # type: ignore[no-any-return]
+        params = trainable_params(core)
+        return lambda: functional_call(core, params, (standardized, want))  # type: ignore[no-any-return]
 
-        return call
+
+def _under_masks(sites: list[Site], mask: Tensor, evaluate: Callable[[], Evaluated]) -> Evaluated:
+    with DropoutMode(SiteMasks(sites, mask), always=True):
+        return evaluate()

@@ -52,11 +52,18 @@ def evaluate_draws(
     return vmap(call, in_dims=in_dims, chunk_size=min(chunk, num_draws))(params, buffers)
 
 
-def map_draws(call: Callable[[Tensor], Evaluated], draws: Tensor, *, chunk: int, mappable: bool) -> Evaluated:
-    """`call` at each row of a table of random numbers (num_draws, size), stacked on axis 0."""
-    if not mappable:
+def map_draws(call: Callable[[Tensor], Evaluated], draws: Tensor, *, chunk: int, net: nn.Module) -> Evaluated:
+    """`call` at each row of a table of random numbers (num_draws, size), stacked on axis 0.
+
+    Args:
+        call: evaluates one draw.
+        draws: one row per draw.
+        chunk: how many draws fit the cache together; below 2 one draw fills it, and a loop is right.
+        net: what is called, to see whether it can be mapped.
+    """
+    if chunk < 2 or not is_mappable(net):
         return _stack([call(draw) for draw in draws])
-    return _concatenate([vmap(call)(part) for part in torch.split(draws, max(1, chunk))])
+    return _concatenate([vmap(call)(part) for part in torch.split(draws, chunk)])
 
 
 def is_mappable(net: nn.Module) -> bool:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 
-from credibly.core.dropout import DropoutMode, Recorder, Site, SiteMasks, keep_masks
+from credibly.core.dropout import DropoutMode, Recorder, Site, SiteMasks, draw_masks
 from credibly.core.inputs import leaves
 from credibly.core.params import floating_dtype, module_device
 from credibly.core.randomness import Stream, seeded
@@ -58,10 +58,10 @@ class TrainingDropout:
             return None
         size = sum(site.size for site in sites)
         uniforms = torch.cat([stream.uniform(size, step, step + 1) for stream in self._streams])
-        return keep_masks(sites, uniforms, self._dtype)
+        return draw_masks(sites, uniforms, self._dtype)
 
-    def active(self, inputs: Inputs, keep: Tensor | None) -> AbstractContextManager[object]:
+    def active(self, inputs: Inputs, masks: Tensor | None) -> AbstractContextManager[object]:
         """A context in which one member's dropouts take those masks."""
-        if keep is None:
+        if masks is None:
             return nullcontext()
-        return DropoutMode(SiteMasks(self.sites(inputs), keep), always=False)
+        return DropoutMode(SiteMasks(self.sites(inputs), masks), always=False)

@@ -1,0 +1,185 @@
+"""Edges of single likelihoods: impossible classes, vanishing scales, options that make no sense."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from credibly.core.errors import ShapeError
+from credibly.distributions.functions import entropy, mean
+from credibly.distributions.mixture import MixturePredictive
+from credibly.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson
+
+INF = math.inf
+
+
+# -- classes of probability 0 --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("logits", "expected"),
+    [([0.0, 0.0, -INF], math.log(2)), ([0.0, -INF], 0.0), ([-INF, 3.0, -INF], 0.0), ([0.0] * 4 + [-INF], math.log(4))],
+)
+def test_a_class_of_probability_zero_adds_nothing_to_the_entropy(logits, expected, dtype):
+    outputs = torch.tensor([logits], dtype=dtype)
+    likelihood = Categorical(len(logits))
+    torch.testing.assert_close(
+        entropy(likelihood(outputs)).double(), torch.tensor([expected], dtype=torch.float64), atol=1e-6, rtol=0
+    )
+    assert likelihood.fisher(outputs).isfinite().all()
+
+
+def test_binary_logits_of_infinity_have_entropy_zero(dtype):
+    assert torch.equal(
+        entropy(Bernoulli()(torch.tensor([[INF], [-INF]], dtype=dtype))).double(), torch.zeros(2).double()
+    )
+
+
+@pytest.mark.parametrize("members", [1, 3])
+def test_mutual_information_with_an_impossible_class_lies_between_zero_and_the_entropy(members, dtype):
+    generator = torch.Generator().manual_seed(members)
+    logits = torch.randn(members, 50, 3, generator=generator, dtype=dtype)
+    logits[..., 2] = -INF
+    logits[:, 0, 1] = -INF
+    predicted = MixturePredictive(Categorical(3)(logits))
+    information, total = predicted.mutual_information(), predicted.entropy()
+    assert information.isfinite().all()
+    assert total.isfinite().all()
+    assert torch.all(information >= 0)
+    assert torch.all(information <= total)
+    assert information[0] == 0
+
+
+def test_an_impossible_class_has_log_prob_minus_infinity_and_finite_gradients_elsewhere(dtype):
+    outputs = torch.tensor([[0.0, 0.0, -INF]] * 3, dtype=dtype, requires_grad=True)
+    likelihood = Categorical(3)
+    density = likelihood.log_prob(likelihood.parameters_of(outputs), torch.tensor([0, 1, 2]))
+    torch.testing.assert_close(density[:2], torch.full((2,), -math.log(2), dtype=dtype))
+    assert density[2] == -INF
+    assert torch.autograd.grad(density[:2].sum(), outputs)[0].isfinite().all()
+
+
+# -- scales that would vanish --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("distance", [0.0, 1.0])
+@pytest.mark.parametrize("raw", [-200.0, -1e4, 0.0, 1e4])
+def test_a_vanishing_predicted_scale_leaves_loss_and_gradients_finite(raw, distance, dtype):
+    outputs = torch.tensor([[0.5, raw]], dtype=dtype, requires_grad=True)
+    likelihood = HeteroscedasticGaussian()
+    density = likelihood.log_prob(likelihood.parameters_of(outputs), torch.tensor([0.5 + distance], dtype=dtype))
+    assert density.isfinite().all()
+    assert torch.autograd.grad(density.sum(), outputs)[0].isfinite().all()
+    assert likelihood(outputs).stddev > 0
+
+
+def test_draws_have_the_predicted_standard_deviation(dtype):
+    raw = math.log(math.expm1(2.0 - 1e-4))
+    predicted = HeteroscedasticGaussian()(torch.tensor([[1.0, raw]], dtype=dtype))
+    drawn = predicted.sample(torch.Size([10_000]))
+    assert float(drawn.std()) == pytest.approx(2.0, abs=0.05)
+
+
+def test_a_learned_scale_cannot_reach_zero(dtype):
+    likelihood = Gaussian().to(dtype)
+    with torch.no_grad():
+        likelihood.log_scale.fill_(-1000.0)
+    outputs = torch.zeros(1, 1, dtype=dtype)
+    density = likelihood.log_prob(likelihood.parameters_of(outputs), torch.ones(1, dtype=dtype))
+    gradient = torch.autograd.grad(density.sum(), likelihood.log_scale)[0]
+    assert density.isfinite().all()
+    assert gradient.isfinite()
+
+
+def test_a_learned_scale_begins_where_it_is_told_and_returns_there():
+    likelihood = Gaussian(3, initial_scale=0.2)
+    torch.testing.assert_close(likelihood.noise_scale(), torch.full((3,), 0.2))
+    with torch.no_grad():
+        likelihood.log_scale.add_(1)
+    likelihood.reset_parameters()
+    torch.testing.assert_close(likelihood.noise_scale(), torch.full((3,), 0.2))
+    assert Gaussian(3, per_output=False).log_scale.shape == ()
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, INF, math.nan, [1.0, 0.0]])
+def test_a_fixed_scale_must_be_positive(scale):
+    with pytest.raises(ValueError, match="`scale` must be finite and above 0"):
+        Gaussian(2, scale=scale)
+
+
+def test_a_fixed_scale_must_fit_the_outputs():
+    with pytest.raises(ShapeError, match=r"\(2,\); got \(3,\)"):
+        Gaussian(2, scale=[1.0, 2.0, 3.0])
+    assert Gaussian(1, scale=np.array([0.5])).scale.shape == ()
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, INF, 1e-5])
+def test_an_initial_scale_must_be_above_the_floor(scale):
+    with pytest.raises(ValueError, match="`initial_scale`"):
+        Gaussian(initial_scale=scale)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, INF])
+def test_a_floor_must_be_positive(scale):
+    with pytest.raises(ValueError, match="`min_scale`"):
+        HeteroscedasticGaussian(min_scale=scale)
+
+
+@pytest.mark.parametrize("make", [Gaussian, HeteroscedasticGaussian, Bernoulli, Poisson])
+@pytest.mark.parametrize("number", [0, -1, 1.5, True])
+def test_the_number_of_outputs_must_be_a_whole_number(make, number):
+    with pytest.raises(ValueError, match=r"`num_\w+` must be a whole number, 1 or more"):
+        make(number)
+
+
+def test_a_single_class_is_refused():
+    with pytest.raises(ValueError, match="`num_classes` must be 2 or more; got 1"):
+        Categorical(1)
+
+
+# -- counts --------------------------------------------------------------------------------------------------------
+
+
+def test_a_rate_of_zero_gives_only_zeros(dtype):
+    likelihood = Poisson()
+    outputs = torch.full((2, 1), -INF, dtype=dtype)
+    density = likelihood.log_prob(likelihood.parameters_of(outputs), torch.tensor([0.0, 1.0], dtype=dtype))
+    assert density.tolist() == [0.0, -INF]
+
+
+def test_an_infinite_count_is_impossible(dtype):
+    likelihood = Poisson()
+    parameters = likelihood.parameters_of(torch.zeros(1, 1, dtype=dtype))
+    assert likelihood.log_prob(parameters, torch.tensor([INF], dtype=dtype)) == -INF
+
+
+def test_integer_and_boolean_targets_are_taken(dtype):
+    outputs = torch.zeros(3, 1, dtype=dtype)
+    for values, likelihood in (
+        (torch.tensor([0, 3, 7]), Poisson()),
+        (torch.tensor([True, False, True]), Bernoulli()),
+        (torch.tensor([1, 0, 1], dtype=torch.uint8), Bernoulli()),
+        (torch.tensor([1, -2, 3]), Gaussian()),
+    ):
+        targets = likelihood.match_targets(values, outputs)
+        assert targets.dtype == dtype
+        expected = likelihood.log_prob(likelihood.parameters_of(outputs), values.to(dtype))
+        assert torch.equal(likelihood.log_prob(likelihood.parameters_of(outputs), targets), expected)
+
+
+@pytest.mark.parametrize("values", [torch.tensor([0, 2]), torch.tensor([0.0, 2.0]), np.array([0, 2], dtype=np.int32)])
+def test_class_targets_become_indices(values):
+    matched = Categorical(3).match_targets(values, torch.zeros(2, 3))
+    assert matched.dtype == torch.int64
+    assert matched.tolist() == [0, 2]
+
+
+def test_one_hot_targets_are_told_to_be_indices():
+    with pytest.raises(ShapeError, match="indices"):
+        Categorical(3).match_targets(torch.eye(3), torch.zeros(3, 3))
+
+
+def test_the_mean_of_several_labels_is_their_probability(dtype):
+    outputs = torch.tensor([[0.0, INF, -INF]], dtype=dtype)
+    torch.testing.assert_close(mean(Bernoulli(3)(outputs)), torch.tensor([[0.5, 1.0, 0.0]], dtype=dtype))
