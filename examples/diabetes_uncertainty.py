@@ -2,10 +2,10 @@
 Which patients is the model unsure of?
 ======================================
 
-A network predicts how far diabetes will have progressed after a year, from ten measurements of 442 patients. Monte Carlo
-dropout says how sure it is of each of them, and how much of the doubt is about the patient and how much about the
-function; conformal prediction makes intervals that hold as many targets as they promise. Everything goes in and comes
-out in the units of the study.
+A network predicts how far diabetes will have progressed after a year, from ten measurements of 442 patients. Monte
+Carlo dropout says how sure it is of each of them, and how much of the doubt is about the patient and how much about
+the function; conformal prediction makes intervals that hold as many targets as they promise. Everything goes in and
+comes out in the units of the study.
 
 Run as a script, it writes its picture to ``demo/``, or to the folder named as its first argument.
 """
@@ -40,15 +40,15 @@ x_test, y_test = x[342:], y[342:]
 # %%
 # One training, two posteriors
 # ----------------------------
-# Inputs and targets are standardised on the training rows, inside the model. The noise is Gaussian with a scale that is
-# learned along with the weights. The prior shrinks with the width of a layer, which keeps so large a network sober on so
-# few patients. MAP trains; MC dropout starts from what MAP found and does not train again, it only
+# Inputs and targets are standardised on the training rows, inside the model. The network gives two outputs: where the
+# target lies, and how noisy it is, patient by patient. The prior shrinks with the width of a layer, which keeps a large
+# network sober on few patients. MAP trains; MC dropout starts from what MAP found and does not train again, it only
 # keeps the dropout on. 200 masks are 200 functions.
 
 torch.manual_seed(0)
 model = Model(
-    nets.mlp(10, 1, hidden=(64, 64), dropout=0.1),
-    likelihoods.Gaussian(),
+    nets.mlp(10, 2, hidden=(64, 64), dropout=0.1),
+    likelihoods.HeteroscedasticGaussian(),
     priors.Normal(fan_in_scaled=True),
     inputs=Standardize(),
     targets=Standardize(),
@@ -71,9 +71,9 @@ print()
 # %%
 # The most uncertain patients
 # ---------------------------
-# The variance of a prediction has two parts that add up: noise, which more patients would not remove, and not knowing
-# the function, which they would. One noise scale serves all patients here, so that the second part decides who comes
-# first: those who are unlike the patients in training, as their measurements show.
+# The variance of a prediction has two parts that add up: noise, which more patients would not remove, and doubt about
+# the function, which they would. ``unlike`` says how far a patient's measurements are from the average, in standard
+# deviations of the training patients, in the root mean square over the ten.
 
 predicted = predictions["MC dropout"]
 lower, upper = predicted.interval(0.9)
@@ -108,8 +108,8 @@ score = conformal.AbsoluteResidual()
 constant = score.calibrate(held_out, y_calibration)
 scaled = score.calibrate(held_out, y_calibration, difficulty=held_out.stddev)
 
-print(f"{'intervals':<26}{'asked for':>10}{'exact 98 % interval':>22}{'coverage':>10}{'width':>8}{'narrowest':>11}", end="")
-print(f"{'widest':>8}")
+columns = ["asked for", "98 % interval", "coverage", "width", "narrowest", "widest"]
+print(f"{'intervals':<22}" + "".join(f"{column:>15}" for column in columns))
 for coverage in (0.9, 0.8):
     low, high = metrics.coverage_interval(len(y_calibration), len(y_test), coverage)
     rows = {
@@ -119,8 +119,8 @@ for coverage in (0.9, 0.8):
     for name, intervals in rows.items():
         width = intervals.width
         print(
-            f"{name:<26}{coverage:>10.2f}{f'{low:.2f} to {high:.2f}':>22}{intervals.empirical_coverage(y_test):>10.2f}"
-            f"{width.mean():>8.0f}{width.min():>11.0f}{width.max():>8.0f}"
+            f"{name:<22}{coverage:>15.2f}{f'{low:.2f} to {high:.2f}':>15}{intervals.empirical_coverage(y_test):>15.2f}"
+            f"{width.mean():>15.0f}{width.min():>15.0f}{width.max():>15.0f}"
         )
 
 # %%

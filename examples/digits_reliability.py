@@ -135,7 +135,8 @@ figure.savefig(pictures / "reliability.png", dpi=150)
 
 scores = {"LAC": conformal.LAC(), "APS": conformal.APS()}
 
-print(f"{'sets':<6}{'trained on':>10}{'asked for':>11}{'98 % interval':>18}{'coverage':>10}{'mean size':>11}{'empty':>8}")
+columns = ["trained on", "asked for", "98 % interval", "coverage", "mean size", "empty"]
+print(f"{'sets':<6}" + "".join(f"{column:>15}" for column in columns))
 for num_rows in (1000, 150):
     for name, score in scores.items():
         predictor = score.calibrate(held_out["ensemble", num_rows], y_calibration, seed=4)
@@ -143,9 +144,9 @@ for num_rows in (1000, 150):
             sets = predictor.predict(before["ensemble", num_rows], coverage, seed=4)
             low, high = metrics.coverage_interval(len(y_calibration), len(y_test), coverage)
             print(
-                f"{name:<6}{num_rows:>10}{coverage:>11.2f}{f'{low:.3f} to {high:.3f}':>18}"
-                f"{sets.empirical_coverage(y_test):>10.3f}{sets.size.double().mean():>11.2f}"
-                f"{(sets.size == 0).double().mean():>8.1%}"
+                f"{name:<6}{num_rows:>15}{coverage:>15.2f}{f'{low:.3f} to {high:.3f}':>15}"
+                f"{sets.empirical_coverage(y_test):>15.3f}{sets.size.double().mean():>15.2f}"
+                f"{(sets.size == 0).double().mean():>15.1%}"
             )
 print()
 

@@ -145,7 +145,7 @@ INITIALISABLE = {
     "normalised": lambda: nn.Sequential(nn.LayerNorm(3), nn.GroupNorm(1, 3), nn.Embedding(5, 3, padding_idx=0)),
     "attention": lambda: nn.MultiheadAttention(4, 2),
     "attention_with_bias": lambda: nn.MultiheadAttention(4, 2, kdim=3, vdim=3, add_bias_kv=True),
-    "transformer": lambda: nn.Transformer(4, 2, 1, 1, 8),
+    "transformer": lambda: nn.Transformer(4, 2, 1, 1, 8, batch_first=True),
     "recurrent": lambda: nn.Sequential(nn.LSTM(3, 4), nn.GRUCell(3, 4)),
     "tied": Tied,
     "container": Scaled,
@@ -184,7 +184,7 @@ def test_a_container_refines_what_its_parts_drew():
     params.initialize(net, 0, CPU)
     assert torch.equal(net[0].inner.weight, torch.full((3, 3), 7.0))
     assert net[0].inner.bias.std() > 0
-    transformer = nn.Transformer(8, 2, 1, 1, 16)
+    transformer = nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
     params.initialize(transformer, 0, CPU)
     bound = (6 / 24) ** 0.5  # of Xavier's rule for 16 x 8; Kaiming's would be 8^-0.5
     assert 8**-0.5 < transformer.encoder.layers[0].linear1.weight.abs().max() <= bound

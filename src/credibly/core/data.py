@@ -5,7 +5,7 @@ Arrays sit on the device and are indexed; loaders are iterated as they are.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,10 +15,12 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from credibly.core.checks import as_tensor, check_finite, check_same_rows
 from credibly.core.errors import ShapeError
-from credibly.core.inputs import as_inputs, leaves, map_inputs, num_rows, take_rows
+from credibly.core.inputs import as_inputs, leaves, map_inputs, num_rows, split_inputs, take_rows
 from credibly.core.typing import ArrayLike
 
 __all__ = ["ArraySource", "Data", "LoaderSource", "Source", "as_source", "read_batch"]
+
+_GATHER_BYTES = 2**22  # of inputs gathered at once: many small batches in one go, without a copy of all data
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +53,15 @@ class Data:
             return None if values is None else values[rows]
 
         return Data(take_rows(self.inputs, rows), pick(self.targets), pick(self.weights), pick(self.mask))
+
+    def split(self, size: int, axis: int = 0) -> "list[Data]":
+        """The rows, which lie along `axis`, in batches of that size, as views."""
+        columns: dict[str, Sequence[Any]] = {"inputs": split_inputs(self.inputs, size, axis)}
+        for name in ("targets", "weights", "mask"):
+            values = getattr(self, name)
+            if values is not None:
+                columns[name] = values.split(size, axis)
+        return [Data(**dict(zip(columns, parts, strict=True))) for parts in zip(*columns.values(), strict=True)]
 
     @property
     def num_rows(self) -> int:
@@ -87,12 +98,19 @@ class ArraySource(Source):
         self.device = leaves(data.inputs)[0].device
 
     def batches(self, batch_size: int | None, order: Tensor | None = None) -> Iterator[Data]:
-        """Batches by index, the last one possibly shorter."""
+        """Batches by index, the last one possibly shorter. Several are gathered at once and handed out as views."""
         total = self.data.num_rows if order is None else order.shape[-1]
         size = batch_size or total
-        for start in range(0, total, size):
-            rows = slice(start, start + size)
-            yield self.data.take(rows if order is None else order[..., rows])
+        if order is None:
+            yield from (self.data.take(slice(start, start + size)) for start in range(0, total, size))
+            return
+        axis = order.dim() - 1
+        together = size * max(1, _GATHER_BYTES // (size * self._bytes_per_row() * (order.numel() // total)))
+        for start in range(0, total, together):
+            yield from self.data.take(order[..., start : start + together]).split(size, axis)
+
+    def _bytes_per_row(self) -> int:
+        return max(1, sum(leaf[:1].nbytes for leaf in leaves(self.data.inputs)))
 
     def map(self, function: Callable[[Data], Data]) -> "ArraySource":
         """The mapped data."""

@@ -10,7 +10,16 @@ from credibly.core.checks import as_tensor
 from credibly.core.errors import ShapeError
 from credibly.core.typing import ArrayLike, Inputs
 
-__all__ = ["as_inputs", "call_net", "concatenate_inputs", "leaves", "map_inputs", "num_rows", "take_rows"]
+__all__ = [
+    "as_inputs",
+    "call_net",
+    "concatenate_inputs",
+    "leaves",
+    "map_inputs",
+    "num_rows",
+    "split_inputs",
+    "take_rows",
+]
 
 
 def map_inputs(function: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
@@ -54,6 +63,16 @@ def concatenate_inputs(parts: list[Inputs]) -> Inputs:
     if isinstance(first, tuple):
         return tuple(torch.cat(column) for column in zip(*parts, strict=True))
     return torch.cat(parts)  # type: ignore[arg-type]
+
+
+def split_inputs(inputs: Inputs, size: int, axis: int = 0) -> list[Inputs]:
+    """The rows, which lie along `axis`, in batches of that size, as views."""
+    if isinstance(inputs, dict):
+        columns = zip(*(value.split(size, axis) for value in inputs.values()), strict=True)  # type: ignore[no-untyped-call]
+        return [dict(zip(inputs, parts, strict=True)) for parts in columns]
+    if isinstance(inputs, tuple):
+        return list(zip(*(value.split(size, axis) for value in inputs), strict=True))  # type: ignore[no-untyped-call]
+    return list(inputs.split(size, axis))  # type: ignore[no-untyped-call]
 
 
 def call_net(net: nn.Module, inputs: Inputs) -> Any:

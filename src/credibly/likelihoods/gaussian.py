@@ -20,7 +20,7 @@ _FLOOR = 1e-4
 def gaussian_log_prob(loc: Tensor, scale: Tensor, targets: Tensor, *, event: bool) -> Tensor:
     """The log density of independent Gaussians, summed over the last axis where the target is a vector."""
     z = (targets - loc) / scale
-    density = -0.5 * z.square() - (scale.log() + _HALF_LOG_TWO_PI)
+    density = torch.sub(-_HALF_LOG_TWO_PI - scale.log(), z.square(), alpha=0.5)
     return density.sum(-1) if event else density
 
 

@@ -29,24 +29,18 @@ def training_history(
     if not any(run.loss for run in runs):
         raise ValueError("`history` holds no epoch: nothing was trained")
     ax = axes_of(ax, width=5.5, height=3.5)
-    thin = {"linewidth": 1.7 if len(runs) == 1 else 0.8, "alpha": 1.0 if len(runs) == 1 else 0.6}
+    width, alpha = (1.7, 1.0) if len(runs) == 1 else (0.8, 0.6)
     for first, run in zip([True] + [False] * len(runs), runs, strict=False):
         epochs = np.arange(len(run.loss))
-        ax.plot(epochs, run.loss, color=DATA, label="training loss" if first else None, **thin)
+        name = "training loss" if first else None
+        ax.plot(epochs, run.loss, color=DATA, linewidth=width, alpha=alpha, label=name)
         if not run.validation_log_prob:
             continue
         scores = -np.asarray(run.validation_log_prob)
-        ax.plot(epochs, scores, color=SECOND, label="validation" if first else None, **thin)
-        best = run.best_epoch
-        ax.plot(
-            best,
-            scores[best],
-            "o",
-            color=SECOND,
-            markersize=5,
-            markeredgecolor="white",
-            label="best" if first else None,
-        )
+        name = "validation" if first else None
+        ax.plot(epochs, scores, color=SECOND, linewidth=width, alpha=alpha, label=name)
+        best, name = run.best_epoch, "best" if first else None
+        ax.plot(best, scores[best], "o", color=SECOND, markersize=5, markeredgecolor="white", label=name)
     ax.set(xlabel="epoch", ylabel="nats per row")
     ax.margins(x=0.02)
     quiet(ax)

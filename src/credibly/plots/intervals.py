@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 
-from credibly.core.checks import as_tensor, check_same_rows
+from credibly.core.checks import as_tensor, check_finite, check_same_rows
 from credibly.core.errors import ShapeError
 from credibly.core.typing import ArrayLike
 from credibly.plots.style import ALARM, DATA, INK, axes_of, legend_below, quiet
@@ -26,8 +26,8 @@ def prediction_intervals(
 ) -> Axes:
     """Draw each row's closed interval and its target.
 
-    The line on top names the share of targets inside, with the count, and the mean width. An infinite end reaches the edge
-    of the picture; an empty interval (NaN ends) is a target without an interval, and a miss.
+    The line on top names the share of targets inside, with the count, and the mean width. An infinite end reaches the
+    edge of the picture; an empty interval (NaN or crossed ends) is not drawn, and a miss.
 
     Args:
         lower: lower ends, (rows,).
@@ -43,6 +43,7 @@ def prediction_intervals(
 
     Raises:
         ShapeError: the arguments are not one number per row, or there are no rows.
+        NotFiniteError: a target is NaN or infinite.
     """
     low, high, values = _column("lower", lower), _column("upper", upper), _column("targets", targets)
     marks = None if centers is None else _column("centers", centers)
@@ -50,6 +51,9 @@ def prediction_intervals(
         check_same_rows(name, len(column), "lower", len(low))
     if not len(low):
         raise ShapeError("a picture of intervals needs at least one row; `lower` is empty")
+    check_finite("targets", as_tensor(targets))
+    empty = ~(low <= high) | np.isposinf(low) | np.isneginf(high)
+    low, high = np.where(empty, np.nan, low), np.where(empty, np.nan, high)
     order = np.argsort(_middles(low, high) if marks is None else marks, kind="stable")
     low, high, values = low[order], high[order], values[order]
     ax = axes_of(ax, width=7.5, height=4.2)
@@ -59,7 +63,6 @@ def prediction_intervals(
         rows = np.arange(len(values))
         ax.plot(rows, marks[order], color=INK, linewidth=1.1, zorder=3, label="prediction")
     ax.set(xlabel=xlabel, ylabel=ylabel, xlim=(-1, len(values)))
-    ax.margins(y=0.04)
     quiet(ax)
     ax.text(0, 1.02, _summary(low, high, hit), transform=ax.transAxes, fontsize="small", color=INK)
     if title:
@@ -103,7 +106,7 @@ def _draw(
     ax.set_ylim(finite.min() - 0.04 * reach, finite.max() + 0.04 * reach)
     for chosen, color, interval, target in (
         (hit, DATA, "interval", "target inside"),
-        (~hit, ALARM, None, "target outside"),
+        (~hit, ALARM, "", "target outside"),
     ):
         drawn = chosen & ~np.isnan(low) & ~np.isnan(high)
         ax.vlines(rows[drawn], bottom[drawn], top[drawn], color=color, linewidth=thick, alpha=0.3, label=interval)

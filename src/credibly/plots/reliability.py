@@ -6,6 +6,7 @@ the consistency band of "Increasing the Reliability of Reliability Diagrams" (Br
 
 import numpy as np
 import numpy.typing as npt
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 
 from credibly.metrics.bins import BinTable
@@ -26,10 +27,10 @@ def reliability_diagram(
 ) -> Axes:
     """Draw the observed frequency of each bin against its mean confidence.
 
-    A point stands for a bin that is not empty, its area growing with the bin's share of forecasts; a red line for its gap: from the diagonal, straight above or below, to
-    the point. A grey bar is the bin's consistency band: where the point would lie with this probability if the
-    forecasts were calibrated (see `consistency_band`); a point outside is more than chance. The strip on top counts
-    the forecasts of each bin, on a logarithmic scale.
+    A point stands for a bin that is not empty, its area growing with the bin's share of the forecasts; a red line for
+    the bin's gap: from the diagonal, straight above or below, to the point. A grey bar is its consistency band: where
+    the point would lie with this probability if the forecasts were calibrated (see `consistency_band`); a point outside
+    is more than chance. The strip on top counts the forecasts of each bin, on a logarithmic scale.
 
     Args:
         table: the bins, from `metrics.top_label_bins` or `metrics.event_bins`.
@@ -43,13 +44,14 @@ def reliability_diagram(
     some = (table.counts > 0).cpu().numpy()
     confidence, frequency = table.confidence.cpu().numpy()[some], table.frequency.cpu().numpy()[some]
     lowest = frequency
-    ax.plot([0, 1], [0, 1], color=INK, linewidth=0.9, linestyle=(0, (5, 3)), zorder=1)
-    _points(ax, confidence, frequency, (table.counts / table.counts.sum()).cpu().numpy()[some])
+    drawn: list[Artist] = [*ax.plot([0, 1], [0, 1], color=INK, linewidth=0.9, linestyle=(0, (5, 3)), zorder=1)]
+    drawn += _points(ax, confidence, frequency, (table.counts / table.counts.sum()).cpu().numpy()[some])
     if band is not None:
         low, high = (ends[some] for ends in consistency_band(table, band))
         lowest = np.minimum(low, frequency)
-        ax.vlines(confidence, low, high, color=PALE, linewidth=5, zorder=2, label=f"{100 * band:g} % if calibrated")
-    for artist in (*ax.lines, *ax.collections):
+        name = f"{100 * band:g} % if calibrated"
+        drawn.append(ax.vlines(confidence, low, high, color=PALE, linewidth=5, zorder=2, label=name))
+    for artist in drawn:
         artist.set_clip_on(False)  # points at 0 and 1 are drawn whole
     ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="observed frequency")
     ax.set_box_aspect(1)
@@ -66,11 +68,21 @@ def reliability_diagram(
 
 def _points(
     ax: Axes, confidence: npt.NDArray[np.float64], frequency: npt.NDArray[np.float64], share: npt.NDArray[np.float64]
-) -> None:
+) -> list[Artist]:
     """The observed frequencies, and how far they are from the diagonal. Few forecasts make a small point."""
-    sizes = 16 + 30 * np.sqrt(share)
-    ax.scatter(confidence, frequency, sizes, color=DATA, edgecolor="white", linewidth=0.8, zorder=4, label="observed")
-    ax.vlines(confidence, confidence, frequency, color=ALARM, linewidth=1.6, zorder=3, label="gap")
+    return [
+        ax.scatter(
+            confidence,
+            frequency,
+            16 + 30 * np.sqrt(share),
+            color=DATA,
+            edgecolor="white",
+            linewidth=0.8,
+            zorder=4,
+            label="observed",
+        ),
+        ax.vlines(confidence, confidence, frequency, color=ALARM, linewidth=1.6, zorder=3, label="gap"),
+    ]
 
 
 def _corner(ax: Axes, text: str, lowest: npt.NDArray[np.float64], confidence: npt.NDArray[np.float64]) -> None:

@@ -4,13 +4,13 @@ Everything is set on the Axes at hand. Neither matplotlib's settings nor a style
 """
 
 import matplotlib.pyplot as plt
-import seaborn
+import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.transforms import offset_copy
+from matplotlib.transforms import ScaledTranslation
 
 __all__ = ["ALARM", "DATA", "INK", "PALE", "SECOND", "axes_of", "legend_below", "quiet"]
 
-_BLUE, _ORANGE, _, _RED, *_ = seaborn.color_palette("colorblind")
+_BLUE, _ORANGE, _, _RED, *_ = sns.color_palette("colorblind")
 
 DATA = _BLUE
 """What was observed."""
@@ -37,7 +37,7 @@ def axes_of(ax: Axes | None, *, width: float, height: float) -> Axes:
 
 def quiet(ax: Axes) -> None:
     """No frame on the right and at the top, thin lines elsewhere."""
-    seaborn.despine(ax=ax)
+    sns.despine(ax=ax)
     for spine in ax.spines.values():
         spine.set_linewidth(0.8)
         spine.set_color(INK)
@@ -46,14 +46,12 @@ def quiet(ax: Axes) -> None:
 
 def legend_below(ax: Axes) -> None:
     """One line of keys under the label of the x axis, where no data can lie."""
-    handles, labels = ax.get_legend_handles_labels()
+    below = ax.transAxes + ScaledTranslation(0, -34 / 72, ax.figure.dpi_scale_trans)
     ax.legend(
-        handles,
-        labels,
         loc="upper center",
         bbox_to_anchor=(0.5, 0),
-        bbox_transform=offset_copy(ax.transAxes, fig=ax.figure, y=-34, units="points"),
-        ncols=len(handles),
+        bbox_transform=below,
+        ncols=len(ax.get_legend_handles_labels()[0]),
         frameon=False,
         fontsize="small",
         handlelength=1.2,

@@ -88,9 +88,9 @@ class DropoutPosterior(Posterior):
         """The network at its weights: detached where there is a graph, so that no gradient reaches the posterior's."""
         core, standardized = self.model.core, self.model.standardize_inputs(inputs)
         if not torch.is_grad_enabled():
-            return lambda: core(standardized, want)  # type: ignore[no-any-return]
+            return lambda: core(standardized, want)
         params = trainable_params(core)
-        return lambda: functional_call(core, params, (standardized, want))  # type: ignore[no-any-return]
+        return lambda: functional_call(core, params, (standardized, want))
 
 
 def _under_masks(sites: list[Site], mask: Tensor, evaluate: Callable[[], Evaluated]) -> Evaluated:

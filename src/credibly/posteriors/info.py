@@ -1,5 +1,6 @@
 """How a posterior came to be."""
 
+import functools
 import platform
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -11,12 +12,16 @@ from credibly.training.history import History
 __all__ = ["Info"]
 
 
-def _versions() -> dict[str, str]:
+@functools.cache
+def _version() -> str:
     try:
-        own = version("credibly")
+        return version("credibly")
     except PackageNotFoundError:
-        own = "unknown"
-    return {"credibly": own, "torch": str(torch.__version__), "python": platform.python_version()}
+        return "unknown"
+
+
+def _versions() -> dict[str, str]:
+    return {"credibly": _version(), "torch": str(torch.__version__), "python": platform.python_version()}
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,15 +1,15 @@
 """Dropout in training, keyed by (seed, member, step), so that a member trains alike alone and in a stack."""
 
-import copy
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from credibly.core.dropout import DropoutMode, Recorder, Site, SiteMasks, draw_masks
 from credibly.core.inputs import leaves
-from credibly.core.params import floating_dtype, module_device
+from credibly.core.params import buffers_of, floating_dtype, module_device
 from credibly.core.randomness import Stream, seeded
 from credibly.core.typing import Inputs
 
@@ -19,8 +19,8 @@ __all__ = ["TrainingDropout"]
 class TrainingDropout:
     """The masks of every step.
 
-    The sites are recorded once for each shape of a batch, on a copy of the network, so that its BatchNorm statistics
-    do not move.
+    The sites are recorded once for each shape of a batch, with copies of the network's buffers, so that its BatchNorm
+    statistics do not move.
 
     Args:
         core: the network in training.
@@ -29,9 +29,7 @@ class TrainingDropout:
     """
 
     def __init__(self, core: nn.Module, seeds: Sequence[int], example: Inputs) -> None:
-        self._core = copy.deepcopy(core).train()
-        for part, own in zip(self._core.modules(), core.modules(), strict=True):
-            part.training = own.training
+        self._core = core
         device = module_device(core)
         self._dtype = floating_dtype(core)
         self._streams = [Stream(seed, "dropout", device) for seed in seeds]
@@ -44,9 +42,10 @@ class TrainingDropout:
         key = tuple(leaf.shape for leaf in leaves(inputs))
         if key not in self._sites:
             recorder = Recorder()
+            buffers = {name: value.clone() for name, value in buffers_of(self._core).items()}
             with seeded(0, "record"), torch.no_grad(), DropoutMode(recorder, always=False):
                 before = torch.get_rng_state()
-                self._core(inputs)
+                functional_call(self._core, buffers, (inputs,))
                 self.draws_other_randomness |= not torch.equal(before, torch.get_rng_state())
             self._sites[key] = recorder.sites
         return self._sites[key]

@@ -1,16 +1,15 @@
 """The one training loop.
 
-It knows members, losses and scores, and nothing of what is trained. Each member is clipped, scored, stopped and
+It knows members, objectives and scores, and nothing of what is trained. Each member is clipped, scored, stopped and
 restored on its own: a stack of members follows the course that each would follow alone.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 from tqdm import tqdm
 
 from credibly.core.data import ArraySource, Data, LoaderSource, Source
@@ -65,55 +64,75 @@ def train(
     """
     if options.early_stopping is not None and validation is None:
         raise ValueError("early stopping needs validation data: fit(..., validation=(inputs, targets))")
-    optimizer = options.optimizer(trainee.leaves, lr=options.learning_rate)
-    num_steps = options.num_epochs * _steps_per_epoch(source, options.batch_size)
-    schedule = None if options.schedule is None else options.schedule(optimizer, num_steps)
+    if not trainee.leaves:
+        raise ValueError("the model has no weight that requires a gradient; there is nothing to train")
+    steps = _Steps(trainee, options, options.num_epochs * _steps_per_epoch(source, options.batch_size))
     keeper = _Keeper(trainee, options)
     orders = _Orders(source, seeds, rows, stacked=trainee.num_members > 1)
-    step = 0
     bar = tqdm(range(options.num_epochs), desc="training", unit="epoch", disable=not progress)
     for epoch in bar:
-        losses: list[Tensor] = []
         batches = _seeded_batches(source, options.batch_size, orders, epoch, seeds[0])
-        for batch in batches:
-            losses.append(_step(trainee, batch, step, optimizer, schedule, options.clip_norm))
-            step += 1
-            if len(losses) % _CHECK_EVERY == 0 and not keeper.finite(losses[-_CHECK_EVERY:]):
-                break
+        losses = steps.run(batches, until=lambda recent: not keeper.finite(recent))
         failure = keeper.failure(losses, epoch)
         if failure is not None:
             keeper.restore()
             return Outcome(keeper.histories, failure)
-        loss = torch.stack(losses).double().mean(0).cpu() + log_scale
+        loss = losses.mean(0) + log_scale
         scores = None if validation is None else trainee.scores(validation)
-        keeper.record(epoch, loss, scores, optimizer.param_groups[0]["lr"])
-        if isinstance(schedule, ReduceLROnPlateau):
-            schedule.step(float(loss.mean() if scores is None else -scores.mean()))
-        bar.set_postfix(loss=f"{float(loss.mean()):.4g}")
+        keeper.record(epoch, loss, scores, steps.learning_rate)
+        steps.end_epoch(loss if scores is None else -scores)
+        if progress:
+            bar.set_postfix(loss=f"{float(loss.mean()):.4g}")
         if keeper.all_stopped or _stopped_by(options, epoch, loss, scores, model):
             break
     keeper.finish()
     return Outcome(keeper.histories)
 
 
-def _step(
-    trainee: Trainee,
-    batch: Data,
-    step: int,
-    optimizer: Optimizer,
-    schedule: LRScheduler | None,
-    clip_norm: float | None,
-) -> Tensor:
-    for leaf in trainee.leaves:
-        leaf.grad = None
-    losses = trainee.losses(batch, step)
-    losses.backward(torch.ones_like(losses))  # type: ignore[no-untyped-call]
-    if clip_norm is not None:
-        _clip(trainee.gradient_views(), clip_norm)
-    optimizer.step()
-    if schedule is not None and not isinstance(schedule, ReduceLROnPlateau):
-        schedule.step()
-    return losses.detach()
+class _Steps:
+    """Steps of the optimiser and its schedule."""
+
+    def __init__(self, trainee: Trainee, options: TrainingOptions, num_steps: int) -> None:
+        self._trainee = trainee
+        self._optimizer = options.optimizer(trainee.leaves, lr=options.learning_rate)
+        self._schedule = None if options.schedule is None else options.schedule(self._optimizer, num_steps)
+        self._by_score = isinstance(self._schedule, ReduceLROnPlateau)
+        self._clip_norm = options.clip_norm
+        self._step = 0
+        members = () if trainee.num_members == 1 else (trainee.num_members,)
+        self._down = torch.full(members, -1.0, dtype=trainee.leaves[0].dtype, device=trainee.leaves[0].device)
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate of the next step."""
+        return float(self._optimizer.param_groups[0]["lr"])
+
+    def run(self, batches: Iterator[Data], *, until: Callable[[Tensor], bool]) -> Tensor:
+        """One step per batch. Looks now and then whether to break off; gives the losses (steps, members), float64."""
+        objectives: list[Tensor] = []
+        for batch in batches:
+            objectives.append(self._take(batch))
+            if len(objectives) % _CHECK_EVERY == 0 and until(torch.stack(objectives[-_CHECK_EVERY:])):
+                break
+        return -torch.stack(objectives).reshape(len(objectives), -1).cpu().double()
+
+    def _take(self, batch: Data) -> Tensor:
+        for leaf in self._trainee.leaves:
+            leaf.grad = None
+        objectives = self._trainee.objectives(batch, self._step)
+        objectives.backward(self._down)  # type: ignore[no-untyped-call]
+        if self._clip_norm is not None:
+            _clip(self._trainee.gradient_views(), self._clip_norm)
+        self._optimizer.step()
+        if self._schedule is not None and not self._by_score:
+            self._schedule.step()
+        self._step += 1
+        return objectives.detach()
+
+    def end_epoch(self, losses: Tensor) -> None:
+        """Tell a schedule that follows the score."""
+        if self._by_score and self._schedule is not None:
+            self._schedule.step(losses.mean())  # type: ignore[arg-type]
 
 
 def _clip(gradients: list[Tensor], clip_norm: float) -> None:
@@ -191,14 +210,15 @@ class _Keeper:
     def all_stopped(self) -> bool:
         return not bool(self._active.any())
 
-    def finite(self, losses: list[Tensor]) -> bool:
-        return bool(torch.stack(losses)[:, self._active].isfinite().all())
+    def finite(self, values: Tensor) -> bool:
+        """Whether all values (steps, members) of members still in training are."""
+        return bool(values.reshape(len(values), -1).cpu()[:, self._active].isfinite().all())
 
-    def failure(self, losses: list[Tensor], epoch: int) -> NotFiniteError | None:
+    def failure(self, losses: Tensor, epoch: int) -> NotFiniteError | None:
         """An error that names the first bad batch of a member still in training, or None."""
         if self.finite(losses):
             return None
-        bad = ~torch.stack(losses).cpu().isfinite() & self._active
+        bad = ~losses.isfinite() & self._active
         batch = int(bad.any(1).nonzero()[0])
         who = "" if len(self.histories) == 1 else f" of member {int(bad[batch].nonzero()[0])}"
         return NotFiniteError(

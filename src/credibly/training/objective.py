@@ -1,4 +1,4 @@
-"""The loss of training weights: minus the log joint of a batch, per row of the training data."""
+"""The objective of training weights: the log joint of a batch, per row of the training data."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ __all__ = ["LogJoint"]
 
 @dataclass(frozen=True, eq=False)
 class LogJoint:
-    """`-(1/B) sum of log likelihoods - (1/N) log prior`: the log joint over N, with its sign turned.
+    """`(1/B) sum of log likelihoods + (1/N) log prior`: the log joint over N. It is to be raised.
 
     Attributes:
         likelihood: on the network's side of any standardisation.
@@ -51,9 +51,9 @@ class LogJoint:
         return cls(model.likelihood, model.log_prior if with_prior else None, num_data, loss, weights)
 
     def __call__(self, parameters: dict[str, Tensor], params: Params, batch: Data) -> Tensor:
-        """The loss of one batch: a scalar."""
-        loss = -weighted_rows(self._row_density, parameters, batch).mean()
-        return loss if self.log_prior is None else loss - self.log_prior(params) / self.num_data
+        """The value for one batch: a scalar."""
+        value = weighted_rows(self._row_density, parameters, batch).mean()
+        return value if self.log_prior is None else value + self.log_prior(params) / self.num_data
 
     def _row_density(self, parameters: dict[str, Tensor], targets: Tensor) -> Tensor:
         if self.loss is None:

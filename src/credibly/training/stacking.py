@@ -57,11 +57,11 @@ def _why_vmap_fails(
     dropout: TrainingDropout,
     example: Data,
 ) -> str | None:
-    """Run one loss and its gradient on a few rows."""
+    """Run one step's objective and its gradient on a few rows."""
     try:
         trial = Stacked(model, starts, objective, dropout, options.autocast, own_rows=False)
         with seeded(0, "probe"):
-            trial.losses(example, 0).sum().backward()  # type: ignore[no-untyped-call]
+            trial.objectives(example, 0).sum().backward()  # type: ignore[no-untyped-call]
     except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
         return f"the network cannot be mapped over members ({str(error).splitlines()[0]})"
     return None

@@ -1,6 +1,6 @@
 """What the training loop trains: one network, or a stack of members trained as one.
 
-Both show the loop the same face: leaf tensors for the optimiser, a loss per member for a batch, a validation score per
+Both show the loop the same face: leaf tensors for the optimiser, an objective per member for a batch, a validation score per
 member, and views of all state with the member axis first, by which the loop clips, keeps and restores.
 """
 
@@ -30,7 +30,7 @@ class Trainee(ABC):
     """One or several members in training.
 
     Attributes:
-        num_members: the size of the leading axis of `state_views`, losses and scores.
+        num_members: the size of the leading axis of `state_views` and scores.
         leaves: what the optimiser updates.
     """
 
@@ -38,8 +38,8 @@ class Trainee(ABC):
     leaves: list[Tensor]
 
     @abstractmethod
-    def losses(self, batch: Data, step: int) -> Tensor:
-        """The loss of each member on a batch: (members,), with its graph."""
+    def objectives(self, batch: Data, step: int) -> Tensor:
+        """What each member is to raise, on a batch: (members,), or () where there is one; with its graph."""
 
     @abstractmethod
     def scores(self, source: Source) -> Tensor:
@@ -59,7 +59,7 @@ class Single(Trainee):
 
     Args:
         model: a copy that may be changed; its modules' training flags say which parts train.
-        objective: the loss.
+        objective: what is to be raised.
         dropout: the masks of each step, or None where nothing is dropped.
         autocast: a lower precision for the forward pass.
     """
@@ -78,15 +78,15 @@ class Single(Trainee):
         self._training = [part for part in self.core.modules() if part.training]
         self.leaves = list(self._params.values())
 
-    def losses(self, batch: Data, step: int) -> Tensor:
-        """One loss."""
+    def objectives(self, batch: Data, step: int) -> Tensor:
+        """One value."""
         if self._dropout is None:
             parameters = self.core(batch.inputs, "parameters", self._autocast)
         else:
             masks = self._dropout.masks(batch.inputs, step)
             with self._dropout.active(batch.inputs, None if masks is None else masks[0]):
                 parameters = self.core(batch.inputs, "parameters", self._autocast)
-        return self._objective(parameters, self._params, batch).unsqueeze(0)
+        return self._objective(parameters, self._params, batch)
 
     def scores(self, source: Source) -> Tensor:
         """One score."""
@@ -118,7 +118,7 @@ class Stacked(Trainee):
     Args:
         model: a copy that may be changed; gives the architecture and the frozen weights.
         starts: the weights, and any buffers, each member begins with.
-        objective: the loss.
+        objective: what is to be raised.
         dropout: the masks of each step, or None where nothing is dropped.
         autocast: a lower precision for the forward pass.
         own_rows: whether batches have a member axis, each member's own rows, or are shared.
@@ -148,13 +148,13 @@ class Stacked(Trainee):
         self._log_scale = model.log_scale()
         self._training = [part for part in self.core.modules() if part.training]
 
-    def losses(self, batch: Data, step: int) -> Tensor:
-        """A loss per member. The batch has a member axis where members have their own rows."""
+    def objectives(self, batch: Data, step: int) -> Tensor:
+        """A value per member. The batch has a member axis where members have their own rows."""
         dropout, own_rows = self._dropout, self.own_rows
         example = map_inputs(lambda value: value[0], batch.inputs) if own_rows else batch.inputs
         masks = None if dropout is None else dropout.masks(example, step)
 
-        def loss(params: Params, buffers: Params, rows: dict[str, Any], masks: Tensor | None) -> Tensor:
+        def objective(params: Params, buffers: Params, rows: dict[str, Any], masks: Tensor | None) -> Tensor:
             data = Data(**rows)
             context = nullcontext() if dropout is None else dropout.active(data.inputs, masks)
             with context:
@@ -165,7 +165,7 @@ class Stacked(Trainee):
         # vmap takes no None among mapped arguments
         rows = {name: value for name, value in vars(batch).items() if value is not None}
         in_dims = (0, 0, 0 if own_rows else None, None if masks is None else 0)
-        return vmap(loss, in_dims=in_dims, randomness="different")(self.params, self.buffers, rows, masks)
+        return vmap(objective, in_dims=in_dims, randomness="different")(self.params, self.buffers, rows, masks)
 
     def scores(self, source: Source) -> Tensor:
         """A score per member."""
