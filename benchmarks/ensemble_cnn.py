@@ -11,7 +11,7 @@ from benchmarks.harness import Benchmark, Peer
 from benchmarks.loops import categorical_loss, initialised, train_by_index
 from credibly import Model, inference, likelihoods
 
-NUM_MEMBERS, NUM_EPOCHS, BATCH_SIZE, LEARNING_RATE = 10, 3, 32, 3e-3
+NUM_MEMBERS, NUM_EPOCHS, BATCH_SIZE, LEARNING_RATE = 10, 2, 32, 3e-3
 
 
 def network() -> nn.Sequential:
@@ -64,13 +64,13 @@ def parts() -> Iterator[Benchmark]:
         """All ways learn the digits equally well."""
         for other in others.values():
             accuracies = [(each.argmax(-1) == y).float().mean().item() for each in (outputs, other)]
-            assert min(accuracies) > 0.95, f"the members did not learn: {accuracies}"
-            assert abs(accuracies[0] - accuracies[1]) < 0.01, f"the accuracies differ: {accuracies}"
+            assert min(accuracies) > 0.9, f"the members did not learn: {accuracies}"
+            assert abs(accuracies[0] - accuracies[1]) < 0.02, f"the accuracies differ: {accuracies}"
 
     yield Benchmark(
         name="ensemble_cnn",
         ours=ours,
         peers=(Peer(label="loop over members, fused Adam", run=loop, at_least=1.3),),
         check=check,
-        rounds=5,
+        rounds=3,
     )

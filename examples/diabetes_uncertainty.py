@@ -13,8 +13,7 @@ Run as a script, it writes its picture to ``demo/``, or to the folder named as i
 # %%
 # Data
 # ----
-# Split once: 242 patients to train on, 100 to calibrate on, 100 to judge by. Nothing below was chosen by looking at the
-# last part.
+# Split once: 242 patients to train on, 100 to calibrate on, 100 to judge by.
 
 import sys
 from pathlib import Path

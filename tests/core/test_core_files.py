@@ -103,7 +103,7 @@ def test_a_callable_hidden_in_a_file_is_refused_and_does_not_run(tmp_path, read,
         files.write(path, {"kind": "test"}, TENSORS)
         whole = path.read_bytes()
         path.write_bytes(whole + hidden if write == "appended" else hidden + whole)
-    with pytest.raises(FileFormatError, match="not a file written by credibly.save"):
+    with pytest.raises(FileFormatError, match="not a file written by credibly"):
         read(path)
     assert not flag.exists()
     pickle.loads(hidden)
@@ -112,17 +112,17 @@ def test_a_callable_hidden_in_a_file_is_refused_and_does_not_run(tmp_path, read,
 
 def test_a_safetensors_file_of_others_is_refused(tmp_path):
     save_file({"w": torch.zeros(2)}, tmp_path / "file", metadata={"format": "pt"})
-    with pytest.raises(FileFormatError, match="was not written by credibly.save"):
+    with pytest.raises(FileFormatError, match="was not written by credibly"):
         files.read(tmp_path / "file")
     save_file({"w": torch.zeros(2)}, tmp_path / "bare")
-    with pytest.raises(FileFormatError, match="was not written by credibly.save"):
+    with pytest.raises(FileFormatError, match="was not written by credibly"):
         files.read(tmp_path / "bare")
 
 
 @pytest.mark.parametrize("text", ["{broken", "3", "[]", json.dumps("x")])
 def test_a_damaged_specification_is_refused(tmp_path, text):
     save_file({"w": torch.zeros(2)}, tmp_path / "file", metadata={"credibly": text})
-    with pytest.raises(FileFormatError, match="not a file written by credibly.save"):
+    with pytest.raises(FileFormatError, match="not a file written by credibly"):
         files.read(tmp_path / "file")
 
 

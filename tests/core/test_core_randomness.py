@@ -72,9 +72,14 @@ def test_seeded_repeats_and_restores_the_global_state():
 
 def test_seeded_restores_the_global_state_after_an_exception_and_when_nested():
     before = torch.get_rng_state()
-    with pytest.raises(RuntimeError, match="inside"), seeded(5, "init"):
-        torch.rand(3)
-        raise RuntimeError("inside")
+
+    def fail():
+        with seeded(5, "init"):
+            torch.rand(3)
+            raise RuntimeError("inside")
+
+    with pytest.raises(RuntimeError, match="inside"):
+        fail()
     assert torch.equal(torch.get_rng_state(), before)
     with seeded(5, "init"):
         expected = torch.rand(2)
