@@ -6,12 +6,12 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from cases import LIKELIHOODS, METHODS, PRIORS
 from safetensors import safe_open
 from torch import nn
 from torch.distributions import Normal
 
 import credibly
+from cases import LIKELIHOODS, METHODS, PRIORS
 from credibly import Model, Standardize, calibration, conformal, distributions, inference, likelihoods, priors
 from credibly.core.errors import FileFormatError
 from credibly.likelihoods import Likelihood

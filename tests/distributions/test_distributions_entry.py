@@ -23,7 +23,8 @@ def test_probabilities_by_their_shape() -> None:
     assert event.probs.tolist() == [0.0, 0.25, 1.0]
     classes = from_probs(np.array([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]], dtype=np.float32))
     assert isinstance(classes, Categorical)
-    assert classes.logits.dtype == torch.float64
+    assert classes.probs.tolist() == [[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]]
+    assert torch.isneginf(class_log_probs(classes)).sum() == 3
     assert class_log_probs(classes).exp().tolist() == [[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]]
     mixture = from_probs(torch.full((5, 2, 4), 0.25))
     assert isinstance(mixture, MixturePredictive)

@@ -4,9 +4,9 @@ import copy
 
 import pytest
 import torch
-from cases import METHODS
 from torch import nn
 
+from cases import METHODS
 from credibly import Model, Standardize, inference, likelihoods
 from credibly.core.errors import NotFiniteError
 

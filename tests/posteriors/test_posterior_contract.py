@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from cases import METHODS
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from cases import METHODS
 from credibly import Model, Standardize, inference, likelihoods
 from credibly.core.errors import NotSupportedError
 from credibly.posteriors import WeightPosterior, evaluation

@@ -23,6 +23,7 @@ __all__ = [
     "initialize",
     "load_params",
     "module_device",
+    "network_buffers",
     "stack",
     "trainable_params",
     "unstack",
@@ -37,6 +38,11 @@ def trainable_params(module: nn.Module) -> Params:
 def buffers_of(module: nn.Module) -> Params:
     """The buffers (BatchNorm statistics and the like), shared with the module."""
     return dict(module.named_buffers())
+
+
+def network_buffers(core: nn.Module) -> Params:
+    """The buffers under `net.`: what travels with the weights of one draw."""
+    return {name: value for name, value in buffers_of(core).items() if name.startswith("net.")}
 
 
 def stack(members: Sequence[Params]) -> Params:

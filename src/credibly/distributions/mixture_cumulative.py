@@ -91,6 +91,8 @@ def _icdf_counts(d: MixturePredictive, q: Tensor) -> Tensor:
 @crps.register(MixturePredictive)
 def _(d: MixturePredictive, y: Tensor) -> Tensor:
     if kind(d) != "class":
+        if d.num_draws == 1:
+            return crps.formula(d.components, y.unsqueeze(0)).squeeze(0)
         gaussian_parameters(d.components)
         return in_row_chunks(d, y, _crps_gaussian, per_row=d.num_draws**2)
     probs = class_probs(d)

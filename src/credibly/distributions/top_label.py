@@ -5,6 +5,7 @@ largest of softmax(z) is 1 / sum_k exp(z_k - max z), and a distribution built fr
 is, so that 0.7 stays 0.7 and does not become exp(log 0.7).
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -18,37 +19,55 @@ from credibly.distributions.marginal import MarginalPredictive
 from credibly.distributions.operations import Operation
 from credibly.distributions.rows import num_rows
 
-__all__ = ["event_probs", "top_label"]
+__all__ = ["event_probs", "top_label", "top_label_blocks"]
 
-_BLOCK = 2**17  # numbers; a float64 block of 1 MiB stays in the cache
+_BLOCK = 2**17  # rows at a time, for a few classes: all that is computed of them stays in the cache
+_NUMBERS = 2**21
+
+TopLabels = Iterator[tuple[slice, Tensor, Tensor]]
 
 
-@Operation
 def top_label(d: Distribution) -> tuple[Tensor, Tensor]:
     """The largest class probability, float64, and its class, int64, both (rows, *event_shape). No gradients.
 
     Raises:
         NotSupportedError: `d` is not a distribution over classes.
     """
-    tops = [log_probs.detach().max(-1) for _, log_probs in class_log_prob_blocks(d)]
-    return torch.cat([top.values for top in tops]).exp_(), torch.cat([top.indices for top in tops])
+    _, confidences, labels = zip(*top_label_blocks(d), strict=True)
+    return torch.cat(confidences), torch.cat(labels)
 
 
-@top_label.register(Categorical)
-def _(d: Categorical) -> tuple[Tensor, Tensor]:
-    num_rows(d)
-    if built_from_probs(d):
-        top = d.probs.max(-1)
-        return top.values.detach().to(torch.float64), top.indices
-    logits = d.logits.detach()
-    top = logits.max(-1)
-    sums = torch.empty(top.values.shape, dtype=torch.float64, device=top.values.device)
-    block = max(1, _BLOCK // logits.shape[-1])
-    for start in range(0, len(sums), block):
-        where = slice(start, start + block)
-        centred = logits[where].to(torch.float64, copy=True).sub_(top.values[where].unsqueeze(-1))
-        torch.sum(centred.exp_(), -1, out=sums[where])
-    return sums.reciprocal_(), top.indices
+@Operation
+def top_label_blocks(d: Distribution) -> TopLabels:
+    """`top_label`, a block of rows at a time: slices of rows with their confidences and labels, in order.
+
+    Raises:
+        NotSupportedError: `d` is not a distribution over classes.
+    """
+    for rows, log_probs in class_log_prob_blocks(d):
+        top = log_probs.detach().max(-1)
+        yield rows, top.values.exp_(), top.indices
+
+
+@top_label_blocks.register(Categorical)
+def _(d: Categorical) -> TopLabels:
+    from_probs = built_from_probs(d)
+    table = (d.probs if from_probs else d.logits).detach()
+    size = max(1, min(_BLOCK, _NUMBERS // table.shape[-1]))
+    for start in range(0, max(num_rows(d), 1), size):
+        rows = slice(start, start + size)
+        block = table[rows]
+        top = block.max(-1)
+        confidence = top.values.to(torch.float64)
+        if not from_probs:
+            centred = block.to(torch.float64, copy=True).sub_(confidence.unsqueeze(-1))
+            confidence = centred.exp_().sum(-1).reciprocal_()
+        yield rows, confidence, top.indices
+
+
+@top_label_blocks.register(MarginalPredictive)
+def _(d: MarginalPredictive) -> TopLabels:
+    return top_label_blocks(d.marginal)
 
 
 @Operation
@@ -77,11 +96,6 @@ def _(d: Bernoulli) -> Tensor:
 @event_probs.register(Independent)
 def _(d: Any) -> Tensor:
     return event_probs(d.base_dist)
-
-
-@top_label.register(MarginalPredictive)
-def _(d: MarginalPredictive) -> tuple[Tensor, Tensor]:
-    return top_label(d.marginal)
 
 
 @event_probs.register(MarginalPredictive)

@@ -15,11 +15,11 @@ from credibly.core.data import ArraySource, Source, as_source
 from credibly.core.errors import NotSupportedError
 from credibly.core.inputs import take_rows
 from credibly.core.params import (
-    buffers_of,
     check_params,
     floating_dtype,
     load_params,
     module_device,
+    network_buffers,
     trainable_params,
 )
 from credibly.core.typing import Inputs, Params
@@ -187,8 +187,3 @@ def checked_state(state: Params, model: Model) -> Params:
     buffers = network_buffers(model.core)
     check_params({k: v for k, v in state.items() if k not in buffers}, trainable_params(model.core))
     return state
-
-
-def network_buffers(core: nn.Module) -> Params:
-    """BatchNorm statistics and the like of the network."""
-    return {name: value for name, value in buffers_of(core).items() if name.startswith("net.")}

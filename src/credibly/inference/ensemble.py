@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from credibly.core.data import ArraySource
 from credibly.core.errors import NotFiniteError, NotSupportedError
-from credibly.core.params import initialize, module_device, stack, trainable_params
+from credibly.core.params import initialize, module_device, network_buffers, trainable_params
 from credibly.core.randomness import Stream, base_seed, derived_seed, seeded
 from credibly.core.typing import Params
-from credibly.inference.base import InferenceMethod, Start, network_buffers, read, with_transforms_of
+from credibly.inference.base import InferenceMethod, Start, read, with_transforms_of
 from credibly.inference.map import MAP
 from credibly.model import Model
 from credibly.posteriors.base import Posterior
@@ -104,8 +104,5 @@ class Ensemble(InferenceMethod):
         first: Posterior = members[0]
         histories = [history for member in members for history in member.info.histories]
         info = replace(first.info, method=f"Ensemble({first.info.method})", seed=seed, histories=histories)
-        if not all(isinstance(member, PointPosterior) for member in members):
-            return MixturePosterior(members, info)
-        cores = [member.model.core for member in members]
-        buffers = stack([network_buffers(core) for core in cores]) if network_buffers(cores[0]) else None
-        return DrawPosterior(first.model, info, stack([trainable_params(core) for core in cores]), buffers)
+        points = all(isinstance(member, PointPosterior) for member in members)
+        return DrawPosterior.of_points(members, info) if points else MixturePosterior(members, info)

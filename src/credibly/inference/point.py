@@ -9,10 +9,10 @@ from torch import Tensor
 
 from credibly.core.data import ArraySource, Data
 from credibly.core.errors import NotFiniteError, NotSupportedError
-from credibly.core.params import load_params, trainable_params
+from credibly.core.params import load_params, network_buffers, trainable_params
 from credibly.core.randomness import base_seed, seeded
 from credibly.core.typing import Params
-from credibly.inference.base import InferenceMethod, Problem, Start, begin, network_buffers, prepare
+from credibly.inference.base import InferenceMethod, Problem, Start, begin, prepare
 from credibly.model import Model
 from credibly.posteriors.base import Posterior
 from credibly.posteriors.info import Info

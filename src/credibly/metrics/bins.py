@@ -10,6 +10,7 @@ Binning", Pakdaman Naeini, Cooper, Hauskrecht, 2015; l2: "Verified Uncertainty C
 2019). The confidence of a bin is the mean of its members, not its centre.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -65,11 +66,11 @@ def equal_width_edges(num_bins: int, device: torch.device | None = None) -> Tens
 def equal_width_bins(confidence: Tensor, num_bins: int) -> Tensor:
     """The bin of each confidence in [0, 1], closed on the right, 0 in the first: int64, of the same shape.
 
-    Confidences are compared with edges after both are rounded to multiples of 2^-40. Every operation below is
-    exact, so that `ceil` cannot be off by one: a multiple g is at most round(x) exactly when g - 1/2 <= x.
+    Confidences are compared with edges after both are rounded to multiples of 2^-40: half a multiple less than the
+    rounded confidence is never an edge, and every operation below is exact, so that the bin is its whole part.
     """
-    scaled = confidence.mul(_GRID).round_().sub_(0.5).mul_(num_bins / _GRID).ceil_().sub_(1)
-    return scaled.clamp_(0, num_bins - 1).to(torch.int64)
+    scaled = confidence.mul(_GRID).round_().sub_(0.5).mul_(num_bins / _GRID)
+    return scaled.to(torch.int64).clamp_(0, num_bins - 1)
 
 
 def bin_sums(
@@ -82,19 +83,24 @@ def bin_sums(
 
     All three add up over shards of the data.
     """
-    outcomes = torch.bincount(bins.mul(2).add_(hits), minlength=2 * num_bins).view(num_bins, 2)
-    sums = torch.bincount(bins, weights=confidence, minlength=num_bins)
-    return outcomes.sum(-1), outcomes[:, 1], sums
+    cells = torch.add(hits, bins, alpha=2)
+    outcomes = torch.bincount(cells, minlength=2 * num_bins).view(num_bins, 2)
+    sums = torch.bincount(cells, weights=confidence, minlength=2 * num_bins).view(num_bins, 2)
+    return outcomes.sum(-1), outcomes[:, 1], sums.sum(-1)
 
 
-def equal_width_table(confidence: Tensor, hits: Tensor, num_bins: int) -> BinTable:
-    """The table of the given confidences, (rows,), float64, and of whether each came true, (rows,), bool."""
-    if not len(confidence):
+def equal_width_table(blocks: Iterable[tuple[Tensor, Tensor]], num_bins: int) -> BinTable:
+    """The table of confidences, (rows,), float64, and of whether each came true, (rows,), bool, block by block."""
+    edges = equal_width_edges(num_bins)
+    parts = []
+    for confidence, hits in blocks:
+        if not len(confidence):
+            continue
+        if not bool(confidence.sum().isfinite()):
+            check_finite("predicted", confidence)
+        parts.append(bin_sums(confidence, hits, equal_width_bins(confidence, num_bins), num_bins))
+    if not parts:
         raise ShapeError("a calibration error needs at least one row; `predicted` and `targets` are empty")
-    if not bool(confidence.sum().isfinite()):
-        check_finite("predicted", confidence)
-    edges = equal_width_edges(num_bins, confidence.device)
-    bins = equal_width_bins(confidence, num_bins)
-    counts, num_hits, sums = bin_sums(confidence, hits, bins, num_bins)
+    counts, num_hits, sums = (torch.stack(column).sum(0) for column in zip(*parts, strict=True))
     divisor = counts.clamp(min=1).to(torch.float64)
-    return BinTable(edges, counts, sums / divisor, num_hits / divisor)
+    return BinTable(edges.to(counts.device), counts, sums / divisor, num_hits / divisor)

@@ -12,7 +12,7 @@ from torch.distributions import Distribution
 from credibly.core.typing import ArrayLike
 from credibly.distributions.class_rows import is_binary
 from credibly.distributions.targets import match_targets
-from credibly.distributions.top_label import event_probs, top_label
+from credibly.distributions.top_label import event_probs, top_label_blocks
 from credibly.metrics.bins import BinTable, Norm, equal_width_table
 
 __all__ = ["ece", "event_bins", "event_ece", "top_label_bins", "top_label_ece"]
@@ -29,9 +29,11 @@ def top_label_bins(predicted: Distribution, targets: ArrayLike, *, num_bins: int
     Raises:
         NotSupportedError: if `predicted` is not a distribution over classes.
     """
-    confidence, label = top_label(predicted)
-    targets = match_targets(predicted, targets)
-    return equal_width_table(confidence.flatten(), (label == targets).flatten(), num_bins)
+    matched = match_targets(predicted, targets)
+    blocks = top_label_blocks(predicted)
+    return equal_width_table(
+        ((top.flatten(), (label == matched[rows]).flatten()) for rows, top, label in blocks), num_bins
+    )
 
 
 def event_bins(predicted: Distribution, targets: ArrayLike, *, num_bins: int = 15) -> BinTable:
@@ -47,7 +49,7 @@ def event_bins(predicted: Distribution, targets: ArrayLike, *, num_bins: int = 1
     """
     confidence = event_probs(predicted)
     targets = match_targets(predicted, targets)
-    return equal_width_table(confidence.flatten(), (targets == 1).flatten(), num_bins)
+    return equal_width_table([(confidence.flatten(), (targets == 1).flatten())], num_bins)
 
 
 def top_label_ece(predicted: Distribution, targets: ArrayLike, *, num_bins: int = 15, norm: Norm = "l1") -> Tensor:

@@ -1,17 +1,19 @@
 """Stored draws of the weights: the members of an ensemble, or the states of a sampler."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
 from credibly.core.errors import ShapeError
 from credibly.core.inputs import num_rows
-from credibly.core.params import load_params
+from credibly.core.params import load_params, network_buffers, stack, trainable_params
 from credibly.core.typing import Inputs, Params
 from credibly.model import Model, Want
 from credibly.posteriors.base import WeightPosterior, stored_draws
 from credibly.posteriors.evaluation import evaluate_draws, grad_if_needed
 from credibly.posteriors.info import Info
+from credibly.posteriors.point import PointPosterior
 from credibly.priors.base import Prior
 
 __all__ = ["DrawPosterior"]
@@ -35,6 +37,20 @@ class DrawPosterior(WeightPosterior):
         if len(sizes) != 1:
             raise ShapeError(f"all draws must share axis 0; got sizes {sorted(sizes)}")
         self.num_stored = sizes.pop()
+
+    @classmethod
+    def of_points(cls, points: Sequence[PointPosterior], info: Info) -> "DrawPosterior":
+        """One draw per point: the members of an ensemble, the snapshots of a run.
+
+        Args:
+            points: posteriors of one model, at least one.
+            info: how they came to be.
+        """
+        if not points:
+            raise ValueError("`points` must hold at least one posterior; got none")
+        cores = [point.model.core for point in points]
+        own_buffers = [network_buffers(core) for core in cores]
+        return cls(points[0].model, info, stack([trainable_params(core) for core in cores]), stack(own_buffers))
 
     def sample(self, num_draws: int, *, seed: int | None = None) -> Params:
         """Stored draws, evenly spaced where fewer are wanted than there are."""

@@ -1,7 +1,7 @@
 """What the training loop trains: one network, or a stack of members trained as one.
 
-Both show the loop the same face: leaf tensors for the optimiser, an objective per member for a batch, a validation score per
-member, and views of all state with the member axis first, by which the loop clips, keeps and restores.
+Both show the loop the same face: leaf tensors for the optimiser, an objective per member for a batch, a validation
+score per member, and views of all state with the member axis first, by which the loop clips, keeps and restores.
 """
 
 from abc import ABC, abstractmethod
