@@ -38,6 +38,6 @@ def _python(code: str) -> str:
 
 def _loads_nothing_heavy() -> bool:
     loaded = json.loads(
-        _python(f"from credibly import {PARTS}; import json, sys; print(json.dumps(list(sys.modules)))")
+        _python(f"from credibly import {PARTS}\nimport json, sys\nprint(json.dumps(list(sys.modules)))")
     )
     return not set(HEAVY) & set(loaded)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import nn
 from torch.distributions import Normal
 
@@ -14,6 +15,7 @@ import credibly
 from cases import LIKELIHOODS, METHODS, PRIORS
 from credibly import Model, Standardize, calibration, conformal, distributions, inference, likelihoods, priors
 from credibly.core.errors import FileFormatError
+from credibly.core.files import read, write
 from credibly.likelihoods import Likelihood
 
 
@@ -129,8 +131,6 @@ def test_files_of_others_are_refused_and_run_no_code(write, tmp_path):
         with path.open("wb") as file:
             np.save(file, np.array([marker], dtype=object), allow_pickle=True)
     elif write == "safetensors":
-        from safetensors.torch import save_file
-
         save_file({"a": torch.zeros(1)}, path)
     else:
         path.write_text("hello" if write == "text" else "")
@@ -140,8 +140,6 @@ def test_files_of_others_are_refused_and_run_no_code(write, tmp_path):
 
 
 def rewritten(path, change):
-    from credibly.core.files import read, write
-
     specification, tensors = read(path)
     write(path, change(specification), tensors)
 

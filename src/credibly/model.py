@@ -58,11 +58,11 @@ class Core(nn.Module):
     ) -> Tensor | dict[str, Tensor]:
         """Outputs, the likelihood's parameters, or its Fisher matrices."""
         outputs = self._outputs(inputs, autocast)
-        rows = num_rows(inputs)
-        if outputs.dim() < 2 or outputs.shape[0] != rows:
+        rows, shape = num_rows(inputs), outputs.shape
+        if len(shape) < 2 or shape[0] != rows:
             raise ShapeError(
                 f"the network must give outputs of shape (rows, num_outputs) with rows = {rows}, the rows of its "
-                f"inputs; it gave {tuple(outputs.shape)}"
+                f"inputs; it gave {tuple(shape)}"
             )
         if want == "outputs":
             return outputs

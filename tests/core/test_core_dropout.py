@@ -29,7 +29,7 @@ class Random(MaskSource):
 
     def next_mask(self, inputs, probability, shape, *, alpha):
         site = Site(probability, shape, alpha)
-        return draw_masks([site], torch.rand(site.size), inputs.dtype).reshape(shape)
+        return draw_masks([site], torch.rand(site.size), inputs.dtype)[0]
 
 
 class Functional(nn.Module):
@@ -275,18 +275,19 @@ def test_one_mask_serves_every_row_and_a_row_does_not_depend_on_its_batch(name, 
     x = torch.randn(*shape[:axis], 6, *shape[axis + 1 :], dtype=dtype)
     size = sum(site.size for site in sites)
     uniforms = torch.rand(4, size, dtype=torch.float32)
-    keep = draw_masks(sites, uniforms, dtype)
+    masks = draw_masks(sites, uniforms, dtype)
+    draws = list(zip(*masks, strict=True))
 
-    def draw(mask, inputs):
-        with DropoutMode(SiteMasks(sites, mask), always=True):
+    def draw(own, inputs):
+        with DropoutMode(SiteMasks(sites, own), always=True):
             return net(inputs)
 
-    whole = torch.stack([draw(mask, x.clone()) for mask in keep])
-    rows = [torch.stack([draw(mask, part.clone()) for mask in keep]) for part in x.split(1, axis)]
+    whole = torch.stack([draw(own, x.clone()) for own in draws])
+    rows = [torch.stack([draw(own, part.clone()) for own in draws]) for part in x.split(1, axis)]
     torch.testing.assert_close(torch.cat(rows, axis + 1), whole)
-    torch.testing.assert_close(vmap(lambda mask: draw(mask, x.clone()))(keep), whole)
+    torch.testing.assert_close(vmap(lambda own: draw(own, x.clone()))(masks), whole)
     same = x.select(axis, 0).unsqueeze(axis).expand_as(x)
-    equal = draw(keep[0], same.clone())
+    equal = draw(draws[0], same.clone())
     torch.testing.assert_close(equal, equal.select(axis, 0).unsqueeze(axis).expand_as(equal))
 
 
@@ -295,12 +296,13 @@ def test_masks_keep_a_unit_where_its_number_reaches_the_probability(dtype):
     uniforms = torch.tensor([[0.2, 0.1, 0.49, 0.5, 0.9, 0.99], [0.0, 0.99, 0.7, 0.0, 0.1, 0.0]])
     masks = draw_masks(sites, uniforms, dtype)
     expected = [[1.25, 0, 0, 2, 1, 0], [0, 1.25, 2, 0, 0, 0]]
-    assert masks.dtype == dtype
-    torch.testing.assert_close(masks, torch.tensor(expected, dtype=dtype))
+    assert [tuple(mask.shape) for mask in masks] == [(2, *site.shape) for site in sites]
+    flat = torch.cat([mask.flatten(1) for mask in masks], 1)
+    torch.testing.assert_close(flat, torch.tensor(expected, dtype=dtype))
 
 
 def test_sites_that_change_from_pass_to_pass_are_refused():
-    mask = torch.ones(3)
+    mask = [torch.ones(3)]
     with DropoutMode(SiteMasks([Site(P, (3,))], mask), always=True):
         F.dropout(torch.ones(3), P)
         with pytest.raises(NotSupportedError, match="depends on the values"):

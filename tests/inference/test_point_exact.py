@@ -7,7 +7,7 @@ import torch
 from sklearn.linear_model import Lasso, LogisticRegression
 from torch import nn
 
-from credibly import Model, Standardize, inference, likelihoods, priors
+from credibly import Data, Model, Standardize, inference, likelihoods, priors
 from credibly.training import linear
 
 
@@ -82,8 +82,6 @@ def test_row_weights_count_a_row_that_often():
     weights = torch.ones(60, dtype=torch.float64)
     weights[:10] = 3.0
     method = inference.MLE(**lbfgs_like(2000))
-    from credibly.core.data import Data
-
     weighted = method.fit(linear_model(4, None), Data(x, y, weights=weights), seed=0)
     w = torch.diag(weights)
     exact = torch.linalg.solve(x.T @ w @ x, x.T @ w @ y)

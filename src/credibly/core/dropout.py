@@ -15,7 +15,7 @@ on. A recurrent layer's dropout sits inside its kernel and cannot be reached: it
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
@@ -103,28 +103,24 @@ class Recorder(MaskSource):
 
 
 class SiteMasks(MaskSource):
-    """Slices one flat vector into the masks of the recorded sites.
+    """Gives the recorded sites their masks, in order.
 
     Args:
         sites: the sites, in the order of their calls.
-        masks: (total size,) one draw of `draw_masks`; may be mapped by `vmap`.
+        masks: one draw: the mask of each site; may be mapped by `vmap`.
     """
 
-    def __init__(self, sites: list[Site], masks: Tensor) -> None:
-        self._sites = iter(sites)
-        self._masks = masks
-        self._start = 0
+    def __init__(self, sites: list[Site], masks: Sequence[Tensor]) -> None:
+        self._calls = iter(zip(sites, masks, strict=True))
 
     def next_mask(self, inputs: Tensor, probability: float, shape: tuple[int, ...], *, alpha: bool) -> Tensor:
         """The next site's mask, repeated over the rows where one mask serves several rows per axis entry."""
-        site = next(self._sites, None)
+        site, mask = next(self._calls, (None, inputs))
         if site is None or site.probability != probability:
             raise NotSupportedError(
                 "the network applied other dropouts than on its first pass; dropout whose place depends on the "
                 "values of the inputs cannot be sampled"
             )
-        mask = self._masks[self._start : self._start + site.size].reshape(site.shape)
-        self._start += site.size
         axis = site.row_axis
         if axis is not None and site.shape[axis] > 1:
             rows = shape[axis] // site.shape[axis]
@@ -132,15 +128,18 @@ class SiteMasks(MaskSource):
         return mask
 
 
-def draw_masks(sites: list[Site], uniforms: Tensor, dtype: torch.dtype) -> Tensor:
-    """Uniform numbers (..., total size) as masks: a unit is kept where its number reaches the probability.
+def draw_masks(sites: list[Site], uniforms: Tensor, dtype: torch.dtype) -> list[Tensor]:
+    """Uniform numbers (*draws, total size) as the masks of each site, (*draws, *shape).
 
-    A kept unit's mask is 1 / (1 - p), so that the mean is kept as well; for alpha dropout, whose correction is affine,
-    it is 1.
+    A unit is kept where its number reaches the probability. A kept unit's mask is 1 / (1 - p), so that the mean is kept
+    as well; for alpha dropout, whose correction is affine, it is 1.
     """
-    bounds = torch.cat([uniforms.new_full((site.size,), site.probability) for site in sites])
-    factors = torch.cat([uniforms.new_full((site.size,), site.factor, dtype=dtype) for site in sites])
-    return torch.where(uniforms >= bounds, factors, torch.zeros((), dtype=dtype, device=uniforms.device))
+    masks, start = [], 0
+    for site in sites:
+        kept = uniforms[..., start : start + site.size] >= site.probability
+        masks.append(kept.to(dtype).mul_(site.factor).reshape(*uniforms.shape[:-1], *site.shape))
+        start += site.size
+    return masks
 
 
 def row_sites(two: list[Site], three: list[Site]) -> list[Site]:

@@ -43,9 +43,9 @@ def num_rows(inputs: Inputs) -> int:
     tensors = leaves(inputs)
     if not tensors:
         raise ShapeError("`inputs` must hold at least one tensor; got none")
-    sizes = {tensor.shape[0] if tensor.dim() else -1 for tensor in tensors}
+    shapes = [tuple(tensor.shape) for tensor in tensors]
+    sizes = {shape[0] if shape else -1 for shape in shapes}
     if len(sizes) != 1 or -1 in sizes:
-        shapes = [tuple(tensor.shape) for tensor in tensors]
         raise ShapeError(f"all tensors in `inputs` must share axis 0, the rows; got shapes {shapes}")
     return sizes.pop()
 

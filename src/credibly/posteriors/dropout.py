@@ -5,7 +5,7 @@ function and masks cost `num_draws * width`, not `num_draws * rows * width`. The
 BatchNorm is untouched, and a row's prediction does not depend on its batch mates.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -75,7 +75,7 @@ class DropoutPosterior(Posterior):
         chunk = _CHUNK_NUMBERS // max(1, num_rows(read) * max(site.size for site in sites))
         with grad_if_needed(read):
             evaluate = self._plain(read, want)
-            return map_draws(lambda mask: _under_masks(sites, mask, evaluate), masks, chunk=chunk, net=self.model.net)
+            return map_draws(lambda draw: _under_masks(sites, draw, evaluate), masks, chunk=chunk, net=self.model.net)
 
     def _sites_of(self, inputs: Inputs) -> list[Site]:
         """The sites for rows of this shape, found once."""
@@ -93,6 +93,6 @@ class DropoutPosterior(Posterior):
         return lambda: functional_call(core, params, (standardized, want))
 
 
-def _under_masks(sites: list[Site], mask: Tensor, evaluate: Callable[[], Evaluated]) -> Evaluated:
-    with DropoutMode(SiteMasks(sites, mask), always=True):
+def _under_masks(sites: list[Site], masks: Sequence[Tensor], evaluate: Callable[[], Evaluated]) -> Evaluated:
+    with DropoutMode(SiteMasks(sites, masks), always=True):
         return evaluate()

@@ -52,18 +52,21 @@ def evaluate_draws(
     return vmap(call, in_dims=in_dims, chunk_size=min(chunk, num_draws))(params, buffers)
 
 
-def map_draws(call: Callable[[Tensor], Evaluated], draws: Tensor, *, chunk: int, net: nn.Module) -> Evaluated:
-    """`call` at each row of a table of random numbers (num_draws, size), stacked on axis 0.
+def map_draws(
+    call: Callable[[list[Tensor]], Evaluated], draws: list[Tensor], *, chunk: int, net: nn.Module
+) -> Evaluated:
+    """`call` at each draw of some random tensors, stacked on axis 0.
 
     Args:
         call: evaluates one draw.
-        draws: one row per draw.
+        draws: each with the draws on axis 0.
         chunk: how many draws fit the cache together; below 2 one draw fills it, and a loop is right.
         net: what is called, to see whether it can be mapped.
     """
     if chunk < 2 or not is_mappable(net):
-        return _stack([call(draw) for draw in draws])
-    return _concatenate([vmap(call)(part) for part in torch.split(draws, chunk)])
+        return _stack([call(list(draw)) for draw in zip(*(table.unbind(0) for table in draws), strict=True)])
+    parts = zip(*(torch.split(table, chunk) for table in draws), strict=True)
+    return _concatenate([vmap(call)(list(part)) for part in parts])
 
 
 def is_mappable(net: nn.Module) -> bool:

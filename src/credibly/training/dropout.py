@@ -50,8 +50,8 @@ class TrainingDropout:
             self._sites[key] = recorder.sites
         return self._sites[key]
 
-    def masks(self, inputs: Inputs, step: int) -> Tensor | None:
-        """All masks of this step, flat: (members, total size); None where nothing is dropped."""
+    def masks(self, inputs: Inputs, step: int) -> list[Tensor] | None:
+        """The masks of this step, one per site, (members, *shape); None where nothing is dropped."""
         sites = self.sites(inputs)
         if not sites:
             return None
@@ -59,7 +59,7 @@ class TrainingDropout:
         uniforms = torch.cat([stream.uniform(size, step, step + 1) for stream in self._streams])
         return draw_masks(sites, uniforms, self._dtype)
 
-    def active(self, inputs: Inputs, masks: Tensor | None) -> AbstractContextManager[object]:
+    def active(self, inputs: Inputs, masks: Sequence[Tensor] | None) -> AbstractContextManager[object]:
         """A context in which one member's dropouts take those masks."""
         if masks is None:
             return nullcontext()

@@ -84,7 +84,7 @@ class Single(Trainee):
             parameters = self.core(batch.inputs, "parameters", self._autocast)
         else:
             masks = self._dropout.masks(batch.inputs, step)
-            with self._dropout.active(batch.inputs, None if masks is None else masks[0]):
+            with self._dropout.active(batch.inputs, None if masks is None else [mask[0] for mask in masks]):
                 parameters = self.core(batch.inputs, "parameters", self._autocast)
         return self._objective(parameters, self._params, batch)
 
@@ -154,7 +154,7 @@ class Stacked(Trainee):
         example = map_inputs(lambda value: value[0], batch.inputs) if own_rows else batch.inputs
         masks = None if dropout is None else dropout.masks(example, step)
 
-        def objective(params: Params, buffers: Params, rows: dict[str, Any], masks: Tensor | None) -> Tensor:
+        def objective(params: Params, buffers: Params, rows: dict[str, Any], masks: list[Tensor] | None) -> Tensor:
             data = Data(**rows)
             context = nullcontext() if dropout is None else dropout.active(data.inputs, masks)
             with context:
