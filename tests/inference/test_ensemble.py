@@ -265,3 +265,16 @@ def test_an_ensemble_of_ensembles_is_a_mixture_of_draws():
     posterior = inference.Ensemble(of=inner, num_members=2).fit(Model(mlp(), likelihoods.Gaussian()), data(), seed=0)
     assert all(isinstance(member, DrawPosterior) for member in posterior.members)
     assert posterior.predict(data()[0], num_draws=4).num_draws == 4
+
+
+def test_members_that_nobody_trains_are_refused():
+    model = Model(mlp(nn.Dropout(0.3)), likelihoods.Gaussian())
+    with pytest.raises(ValueError, match="untrained"):
+        inference.Ensemble(of=inference.MCDropout(), num_members=2).fit(model, data(), seed=0)
+
+
+def test_a_last_batch_of_one_row_under_batch_norm_is_explained():
+    model = Model(mlp(nn.BatchNorm1d(12)), likelihoods.Gaussian())
+    for method in (inference.MAP(batch_size=11), inference.Ensemble(of=inference.MAP(batch_size=11), num_members=2)):
+        with pytest.raises(ValueError, match="one row"):
+            method.fit(model, data(45), seed=0)

@@ -35,6 +35,11 @@ Start: TypeAlias = Posterior | Params | Literal["current"] | None
 class InferenceMethod(ABC):
     """A recipe for turning a model and data into a posterior."""
 
+    @property
+    def trains(self) -> bool:
+        """Whether `fit` trains weights, or takes them as they are at the start."""
+        return True
+
     @abstractmethod
     def fit(
         self,

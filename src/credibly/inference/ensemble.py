@@ -46,6 +46,11 @@ class Ensemble(InferenceMethod):
     bootstrap: bool = False
     initialize: Callable[[nn.Module], object] | None = None
 
+    @property
+    def trains(self) -> bool:
+        """Whether the members are trained."""
+        return self.of.trains
+
     def __post_init__(self) -> None:
         if self.num_members < 1:
             raise ValueError(f"`num_members` must be 1 or more; got {self.num_members}")
@@ -61,6 +66,11 @@ class Ensemble(InferenceMethod):
         progress: bool | None = None,
     ) -> DrawPosterior | MixturePosterior:
         """Fit the members. With `start` all begin there and differ in their data order only."""
+        if start is None and not self.of.trains:
+            raise ValueError(
+                f"{type(self.of).__name__} does not train by itself, so fresh members would stay untrained; "
+                f"give it a recipe, for example {type(self.of).__name__}(train=MAP()), or pass a `start`"
+            )
         seed = base_seed(seed)
         seeds = [derived_seed(seed, "member", index) for index in range(self.num_members)]
         own = with_transforms_of(model, start)

@@ -38,6 +38,11 @@ class MCDropout(InferenceMethod):
 
     train: InferenceMethod | None = None
 
+    @property
+    def trains(self) -> bool:
+        """Whether there is a recipe to train by."""
+        return self.train is not None
+
     def fit(
         self,
         model: Model,

@@ -110,10 +110,18 @@ class _Steps:
     def run(self, batches: Iterator[Data], *, until: Callable[[Tensor], bool]) -> Tensor:
         """One step per batch. Looks now and then whether to break off; gives the losses (steps, members), float64."""
         objectives: list[Tensor] = []
-        for batch in batches:
-            objectives.append(self._take(batch))
-            if len(objectives) % _CHECK_EVERY == 0 and until(torch.stack(objectives[-_CHECK_EVERY:])):
-                break
+        try:
+            for batch in batches:
+                objectives.append(self._take(batch))
+                if len(objectives) % _CHECK_EVERY == 0 and until(torch.stack(objectives[-_CHECK_EVERY:])):
+                    break
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            raise ValueError(
+                "a batch of one row came, and BatchNorm cannot train on a single value per channel; choose a "
+                "`batch_size` that does not leave one row over, or a loader with drop_last=True"
+            ) from error
         return -torch.stack(objectives).reshape(len(objectives), -1).cpu().double()
 
     def _take(self, batch: Data) -> Tensor:
