@@ -477,7 +477,7 @@ def test_rows_are_evaluated_one_by_one_in_evaluation_mode(name):
 
 def test_flags_are_restored_after_an_exception():
     net = nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1))
-    with pytest.raises(RuntimeError):
+    with pytest.raises(ShapeError, match="cannot read inputs"):
         Model(net, Gaussian())(rows(4, 3))
     assert all(part.training for part in net.modules())
 

@@ -19,13 +19,14 @@ from torch.func import functional_call
 
 from credibly.core.data import Data, Source, read_batch
 from credibly.core.errors import ShapeError
-from credibly.core.inputs import as_inputs, call_net, num_rows, take_rows
+from credibly.core.inputs import call_net, leaves, num_rows, take_rows
 from credibly.core.params import evaluating, floating_dtype, module_device
 from credibly.core.randomness import seeded
 from credibly.core.typing import ArrayLike, Inputs, Params
 from credibly.distributions.affine import affine
 from credibly.likelihoods.base import Likelihood
 from credibly.priors.base import Prior
+from credibly.priors.flat import Flat
 from credibly.priors.normal import Normal
 from credibly.standardization import (
     InputsRecipe,
@@ -71,11 +72,15 @@ class Core(nn.Module):
 
     def _outputs(self, inputs: Inputs, autocast: torch.dtype | None) -> Tensor:
         inputs, offset = self._split_offset(inputs)
-        if autocast is None:
-            outputs = self._select(call_net(self.net, inputs))
-        else:
-            with torch.autocast(module_device(self.net).type, dtype=autocast):
-                outputs = self._select(call_net(self.net, inputs)).to(floating_dtype(self.net))
+        try:
+            if autocast is None:
+                outputs = self._select(call_net(self.net, inputs))
+            else:
+                with torch.autocast(module_device(self.net).type, dtype=autocast):
+                    outputs = self._select(call_net(self.net, inputs)).to(floating_dtype(self.net))
+        except RuntimeError as error:
+            _explain(error, self.net, inputs)
+            raise
         return outputs if offset is None else outputs + self._matching_offset(offset, outputs)
 
     def _select(self, returned: Any) -> Tensor:
@@ -134,6 +139,8 @@ class Model(nn.Module):
         targets: likewise for targets, where the likelihood can be standardised.
         output: which part of what the network returns is meant: an attribute or key, an index, or a callable.
         offset: key or position of an input that is not given to the network but added to its outputs.
+        noise_prior: over what the likelihood learns under `likelihood.` (such as `log_scale`), on the scale on which it
+            is learned; flat if left out.
     """
 
     given_likelihood: Likelihood
@@ -148,14 +155,21 @@ class Model(nn.Module):
         targets: Standardize | Standardization | None = None,
         output: OutputSelector | None = None,
         offset: str | int | None = None,
+        noise_prior: Prior | None = None,
     ) -> None:
         super().__init__()
+        _check_type("net", net, nn.Module)
+        _check_type("prior", prior, Prior, type(None))
+        _check_type("noise_prior", noise_prior, Prior, type(None))
+        _check_type("inputs", inputs, Standardize, Standardization, InputsStandardization, Mapping, type(None))
+        _check_type("targets", targets, Standardize, Standardization, type(None))
         if not isinstance(likelihood, Likelihood):
             raise TypeError(f"`likelihood` must be a Likelihood; got {type(likelihood).__name__}")
         if targets is not None and offset is not None:
             raise ValueError("`offset` is added on the network's scale and cannot be used with standardised targets")
         self.net = net
         self.prior = Normal() if prior is None else prior
+        self.noise_prior = Flat() if noise_prior is None else noise_prior
         self.output = output
         self.offset = offset
         self.inputs = _fitted_parts(inputs)
@@ -224,14 +238,17 @@ class Model(nn.Module):
     def log_likelihood(self, params: Params, buffers: Params, batch: Any) -> Tensor:
         """The log density of each row's target at given weights, weighted and masked: shape (rows,)."""
         data = self.matched(self.read(batch))
-        core, standardized = self.core, self.standardize(data)
-        with evaluating(core):
-            parameters = functional_call(core, {**params, **buffers}, (standardized.inputs,))
-        return weighted_rows(self.likelihood.log_prob, parameters, standardized, self.log_scale())
+        parameters = self.call(params, buffers, data.inputs, "parameters")
+        return weighted_rows(self.likelihood.log_prob, parameters, self.standardize(data), self.log_scale())  # type: ignore[arg-type]
 
     def log_prior(self, params: Params) -> Tensor:
-        """The prior's log density of the weights under `net.`."""
-        return self.prior.log_prob({name: value for name, value in params.items() if name.startswith("net.")})
+        """The log density of the weights under `net.` and of what the likelihood learns, under their priors."""
+        own = {name: value for name, value in params.items() if name.startswith("net.")}
+        noise = {name: value for name, value in params.items() if name.startswith("likelihood.")}
+        density = self.prior.log_prob(own)
+        return (
+            density if not noise or isinstance(self.noise_prior, Flat) else density + self.noise_prior.log_prob(noise)
+        )
 
     def log_joint(self, params: Params, buffers: Params, batch: Any, num_data: int) -> Tensor:
         """`(num_data / B) * sum of log likelihoods + log prior`, a scalar; B counts the batch's rows."""
@@ -241,8 +258,8 @@ class Model(nn.Module):
     # -- data on both sides of the standardisation ---------------------------------------------------------------
 
     def read_inputs(self, inputs: ArrayLike) -> Inputs:
-        """Inputs of any accepted form as tensors on the model's device."""
-        return as_inputs(inputs, floating_dtype(self), module_device(self))
+        """Inputs of any accepted form as tensors on the model's device, checked."""
+        return self.read(Data(inputs), need_targets=False).inputs  # type: ignore[no-any-return]
 
     def read(self, batch: Any, *, need_targets: bool = True) -> Data:
         """A batch of any accepted form as tensors on the model's device, checked."""
@@ -310,6 +327,29 @@ class Model(nn.Module):
             outputs = self.dry_run(batch.inputs) if outputs is None else outputs
             matched = self.matched(batch, outputs)
             yield matched.targets if matched.mask is None else matched.targets[matched.mask]
+
+
+def _check_type(name: str, value: object, *kinds: type) -> None:
+    if not isinstance(value, kinds):
+        wanted = ", ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
+        shown = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+        raise TypeError(f"`{name}` must be one of {wanted}; got {shown}")
+
+
+def _explain(error: RuntimeError, net: nn.Module, inputs: Inputs) -> None:
+    """Turn torch's words about dtypes and shapes into advice; anything else is left as it is."""
+    text = str(error)
+    found = [f"{tuple(leaf.shape)} {str(leaf.dtype).removeprefix('torch.')}" for leaf in leaves(inputs)]
+    if "dtype" in text or "scalar type" in text.lower():
+        own = str(floating_dtype(net)).removeprefix("torch.")
+        raise TypeError(
+            f"the network, whose weights are {own}, cannot read inputs {', '.join(found)}: tensors are not converted; "
+            f"pass inputs.to(torch.{own}). Indices for an Embedding must be integer tensors ({text.splitlines()[0]})"
+        ) from error
+    if "shape" in text or "size" in text:
+        raise ShapeError(
+            f"the network cannot read inputs {', '.join(found)}, rows on axis 0: {text.splitlines()[0]}"
+        ) from error
 
 
 def _check_fitted(name: str, part: Any) -> Standardization | InputsStandardization:

@@ -9,6 +9,7 @@ import copy
 import inspect
 import math
 import os
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any
@@ -118,8 +119,8 @@ class _Encoder:
         missing = [name for name in names if not hasattr(value, name)]
         if missing:
             raise TypeError(
-                f"{type(value).__name__} must keep its constructor's options under their own names to be saved; "
-                f"missing {missing}"
+                f"{type(value).__name__} cannot be saved: a posterior, a recalibration or a conformal predictor can. A "
+                f"class of your own must keep its constructor's options under their own names; missing {missing}"
             )
         return {name: self.encode(getattr(value, name)) for name in names}
 
@@ -129,6 +130,7 @@ class _Encoder:
             "$model": {
                 "likelihood": self.encode(model.given_likelihood),
                 "prior": self.encode(model.prior),
+                "noise_prior": self.encode(model.noise_prior),
                 "inputs": self.encode(model.inputs),
                 "targets": self.encode(model.targets),
                 "output": output,
@@ -227,6 +229,7 @@ class _Decoder:
             targets=self.decode(parts["targets"]),
             output=output,
             offset=self.decode(parts["offset"]),
+            noise_prior=self.decode(parts["noise_prior"]),
         )
         _set_state(model.core, self.decode(parts["state"]))
         for name, parameter in model.net.named_parameters():
@@ -253,6 +256,7 @@ def _description(net: nn.Module) -> dict[str, Any]:
     return {
         "shapes": {name: list(value.shape) for name, value in _state(net).items()},
         "ties": sorted(names for names in groups.values() if len(names) > 1),
+        "printed": str(net),
         "frozen": [name for name, parameter in net.named_parameters() if not parameter.requires_grad],
     }
 
@@ -267,6 +271,15 @@ def _check_network(saved: dict[str, Any], given: dict[str, Any]) -> None:
             raise FileFormatError(f"`net` has `{name}` of shape {given['shapes'][name]}; the saved one has {shape}")
     if saved["ties"] != given["ties"]:
         raise FileFormatError(f"`net` ties the weights {given['ties']}; the saved network ties {saved['ties']}")
+    pairs = zip(saved["printed"].splitlines(), given["printed"].splitlines(), strict=False)
+    for ours, theirs in pairs:
+        if ours != theirs:
+            warnings.warn(
+                f"`net` has the weights of the saved network but prints differently: {theirs.strip()!r} in place of "
+                f"{ours.strip()!r}; an activation or a dropout rate may have changed",
+                stacklevel=2,
+            )
+            break
 
 
 def _dtype(name: str) -> torch.dtype:

@@ -18,6 +18,8 @@ from credibly.core.typing import Inputs
 
 __all__ = ["InputsRecipe", "InputsStandardization", "Standardization", "Standardize", "fit_inputs"]
 
+_LOST = 1e-3  # the share of the spread that rounding may take
+
 
 @dataclass(frozen=True)
 class Standardize:
@@ -72,6 +74,13 @@ def _transform(mean: Tensor, deviation: Tensor, dtype: torch.dtype, name: str) -
     if bool(constant.any()):
         warnings.warn(
             f"{int(constant.sum())} of {constant.numel()} columns of `{name}` are constant: their scale is taken as 1",
+            stacklevel=2,
+        )
+    lost = ~constant & (torch.finfo(dtype).eps * mean.abs() > _LOST * deviation)
+    if bool(lost.any()):
+        warnings.warn(
+            f"{int(lost.sum())} columns of `{name}` lie so far from 0, for their spread, that {dtype} no longer tells "
+            "their values apart well; subtract a constant first, or use a float64 network",
             stacklevel=2,
         )
     return Standardization(mean.to(dtype), torch.where(constant, 1.0, deviation).to(dtype))

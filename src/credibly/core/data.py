@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from credibly.core.checks import as_tensor, check_finite, check_same_rows
 from credibly.core.errors import ShapeError
 from credibly.core.inputs import as_inputs, leaves, map_inputs, num_rows, split_inputs, take_rows
+from credibly.core.randomness import iterate
 from credibly.core.typing import ArrayLike
 
 __all__ = ["ArraySource", "Data", "LoaderSource", "Source", "as_source", "read_batch"]
@@ -32,7 +33,7 @@ class Data:
             `DataLoader` is taken as well, to give it a `num_data`.
         targets: one row per row of the inputs; None where a loader brings its own.
         weights: (rows,) how much each row's log likelihood counts.
-        mask: (rows,) or the targets' shape; False where a target is missing.
+        mask: (rows,) False where a target is missing; or the targets' shape, where rows are whole or missing.
         num_data: the number of training rows, where it cannot be read from the data (a stream).
     """
 
@@ -85,6 +86,14 @@ class Source(ABC):
         """Batches of `batch_size` rows. `order` (rows,) or (members, rows) indexes data in memory."""
 
     @abstractmethod
+    def first(self) -> Data:
+        """Some rows to look at: nothing is lost of a stream."""
+
+    @abstractmethod
+    def num_steps(self, batch_size: int | None) -> int:
+        """How many batches one pass has."""
+
+    @abstractmethod
     def map(self, function: Callable[[Data], Data]) -> "Source":
         """A source of the mapped data: arrays are mapped once, a loader's batches one by one."""
 
@@ -109,6 +118,15 @@ class ArraySource(Source):
         for start in range(0, total, together):
             yield from self.data.take(order[..., start : start + together]).split(size, axis)
 
+    def first(self) -> Data:
+        """The first two rows."""
+        return self.data.take(slice(0, 2))
+
+    def num_steps(self, batch_size: int | None) -> int:
+        """The rows over the batch size, rounded up."""
+        rows = self.data.num_rows
+        return -(-rows // (batch_size or rows))
+
     def _bytes_per_row(self) -> int:
         return max(1, sum(leaf[:1].nbytes for leaf in leaves(self.data.inputs)))
 
@@ -117,23 +135,72 @@ class ArraySource(Source):
         return ArraySource(replace(function(self.data), num_data=self.num_data))
 
 
+class LoaderPasses:
+    """Passes over a loader, each with random numbers of its own, keyed by the seed and the pass.
+
+    A batch that was looked at is the first of the next pass, so that a stream loses nothing.
+
+    Args:
+        loader: what is iterated.
+        seed: the base seed.
+    """
+
+    def __init__(self, loader: Any, seed: int) -> None:
+        self.loader = loader
+        self._seed = seed
+        self._number = 0
+        self._waiting: tuple[Any, Iterator[Any]] | None = None
+
+    def first(self) -> Any:
+        """The first batch of the next pass."""
+        if self._waiting is None:
+            rest = self._start()
+            batch = next(rest, None)
+            if batch is None:
+                raise ValueError("the loader gave no batch; at least one is needed")
+            self._waiting = batch, rest
+        return self._waiting[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        self.first()
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            yield waiting[0]
+            yield from waiting[1]
+
+    def _start(self) -> Iterator[Any]:
+        self._number += 1
+        return iterate(self.loader, self._seed, "order", self._number)
+
+
 class LoaderSource(Source):
     """A `DataLoader`, whose batches and order are its own."""
 
-    def __init__(self, loader: Any, num_data: int, device: torch.device, read: Callable[[Any], Data]) -> None:
-        self.loader = loader
+    def __init__(self, passes: LoaderPasses, num_data: int, device: torch.device, read: Callable[[Any], Data]) -> None:
         self.device = device
         self.num_data = num_data
+        self._passes = passes
         self._read = read
 
     def batches(self, batch_size: int | None, order: Tensor | None = None) -> Iterator[Data]:
         """The loader's batches, on the device."""
-        for batch in self.loader:
+        for batch in self._passes:
             yield self._read(batch)
+
+    def first(self) -> Data:
+        """The loader's next batch, which stays the next."""
+        return self._read(self._passes.first())
+
+    def num_steps(self, batch_size: int | None) -> int:
+        """The length of the loader; of a stream, the number of training rows over those of its next batch."""
+        try:
+            return len(self._passes.loader)
+        except TypeError:
+            return -(-self.num_data // self.first().num_rows)
 
     def map(self, function: Callable[[Data], Data]) -> "LoaderSource":
         """A source whose batches are mapped as they come."""
-        return LoaderSource(self.loader, self.num_data, self.device, lambda batch: function(self._read(batch)))
+        return LoaderSource(self._passes, self.num_data, self.device, lambda batch: function(self._read(batch)))
 
 
 def read_batch(batch: Any, dtype: torch.dtype, device: torch.device, *, need_targets: bool = True) -> Data:
@@ -210,10 +277,13 @@ def _mask(mask: ArrayLike | None, targets: Tensor, device: torch.device) -> Tens
     return values
 
 
-def as_source(data: Any, dtype: torch.dtype, device: torch.device, *, batch_size: int | None = None) -> Source:
+def as_source(
+    data: Any, dtype: torch.dtype, device: torch.device, *, batch_size: int | None = None, seed: int = 0
+) -> Source:
     """Whatever the user passed, as a source.
 
-    A `TensorDataset` is taken into memory; any other `Dataset` is read through a shuffling `DataLoader`.
+    A `TensorDataset` is taken into memory; any other `Dataset` is read through a shuffling `DataLoader`. The seed is
+    that of a loader's own random numbers.
     """
     whole = data if isinstance(data, Data) else Data(data)
     if whole.num_data is not None and whole.num_data < 1:
@@ -231,7 +301,7 @@ def as_source(data: Any, dtype: torch.dtype, device: torch.device, *, batch_size
         )
     loader = inner if isinstance(inner, DataLoader) else _loader(inner, batch_size)
     rows = whole.num_data or _loader_rows(loader)
-    return LoaderSource(loader, rows, device, lambda batch: read_batch(batch, dtype, device))
+    return LoaderSource(LoaderPasses(loader, seed), rows, device, lambda batch: read_batch(batch, dtype, device))
 
 
 def _columns(dataset: TensorDataset) -> tuple[Any, Tensor | None]:

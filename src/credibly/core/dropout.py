@@ -233,8 +233,9 @@ class DropoutMode(TorchFunctionMode):
         enable_gqa: bool = False,
     ) -> Tensor:
         if dropout_p == 0:
+            grouped = {"enable_gqa": True} if enable_gqa else {}
             return F.scaled_dot_product_attention(
-                query, key, value, attn_mask, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
+                query, key, value, attn_mask, is_causal=is_causal, scale=scale, **grouped
             )
         if enable_gqa:
             key = key.repeat_interleave(query.size(-3) // key.size(-3), -3)

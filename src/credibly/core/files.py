@@ -23,6 +23,8 @@ _KEY = "credibly"
 def write(path: str | os.PathLike[str], specification: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Write both to `path`: the file appears whole or not at all."""
     target = Path(path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"the folder {str(target.parent)!r} of {str(target)!r} does not exist")
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:
         temporary.touch(exist_ok=False)

@@ -13,7 +13,6 @@ from credibly.core.typing import ArrayLike, Inputs
 __all__ = [
     "as_inputs",
     "call_net",
-    "concatenate_inputs",
     "leaves",
     "map_inputs",
     "num_rows",
@@ -53,16 +52,6 @@ def num_rows(inputs: Inputs) -> int:
 def take_rows(inputs: Inputs, rows: Tensor | slice) -> Inputs:
     """The chosen rows of every tensor."""
     return map_inputs(lambda tensor: tensor[rows], inputs)
-
-
-def concatenate_inputs(parts: list[Inputs]) -> Inputs:
-    """Batches of inputs as one, rows in order."""
-    first = parts[0]
-    if isinstance(first, dict):
-        return {key: torch.cat([part[key] for part in parts]) for key in first}  # type: ignore[call-overload, index]
-    if isinstance(first, tuple):
-        return tuple(torch.cat(column) for column in zip(*parts, strict=True))
-    return torch.cat(parts)  # type: ignore[arg-type]
 
 
 def split_inputs(inputs: Inputs, size: int, axis: int = 0) -> list[Inputs]:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,8 @@ from torch import Tensor, nn
 from credibly.core.errors import NotSupportedError, ShapeError
 from credibly.core.randomness import seeded
 from credibly.core.typing import Params
+
+M = TypeVar("M", bound=nn.Module)
 
 __all__ = [
     "buffers_of",
@@ -26,6 +29,7 @@ __all__ = [
     "network_buffers",
     "stack",
     "trainable_params",
+    "training_mode",
     "unstack",
 ]
 
@@ -93,6 +97,16 @@ def floating_dtype(module: nn.Module) -> torch.dtype:
         if tensor.is_floating_point():
             return tensor.dtype
     return torch.get_default_dtype()
+
+
+def training_mode(module: M) -> M:
+    """The module in training mode, except layers that are wholly frozen: their BatchNorm statistics stay."""
+    module.train()
+    for part in module.modules():
+        own = list(part.parameters(recurse=False))
+        if own and not any(p.requires_grad for p in own):
+            part.training = False
+    return module
 
 
 @contextmanager

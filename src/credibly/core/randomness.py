@@ -7,13 +7,16 @@ one hash, rather than hashing every index, makes sure that no two draws of a str
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-__all__ = ["Stream", "base_seed", "derived_seed", "seeded"]
+__all__ = ["Stream", "base_seed", "derived_seed", "iterate", "seeded"]
+
+T = TypeVar("T")
 
 
 def base_seed(seed: int | None) -> int:
@@ -77,3 +80,22 @@ def seeded(seed: int, name: str, index: int = 0, device: torch.device | str = "c
             with torch.cuda.device(cuda):
                 torch.cuda.manual_seed(key)
         yield
+
+
+def iterate(items: Iterable[T], seed: int, name: str, index: int = 0) -> Iterator[T]:
+    """Iterate with random numbers of its own: a loader's shuffling and its transforms are seeded.
+
+    Between the items the global state is the caller's, as found.
+    """
+    with seeded(seed, name, index):
+        iterator = iter(items)
+        state = torch.get_rng_state()
+    while True:
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(state)
+            try:
+                item = next(iterator)
+            except StopIteration:
+                return
+            state = torch.get_rng_state()
+        yield item

@@ -1,6 +1,5 @@
 """The names that signatures use throughout the library."""
 
-from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from torch import Tensor
@@ -15,5 +14,3 @@ Inputs: TypeAlias = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
 
 ArrayLike: TypeAlias = Any
 """A tensor, a numpy array, a pandas object or a nested list of numbers."""
-
-Options: TypeAlias = Mapping[str, Any]

@@ -51,10 +51,13 @@ def safe_log_prob(d: Distribution, y: Tensor) -> Tensor:
     Has no data-dependent control flow, so that it passes through `torch.func.vmap`. Targets broadcast as
     in torch.
     """
-    support: Any = d.support
-    inside = support.check(y)
-    within = inside.reshape(inside.shape + (1,) * support.event_dim)
-    values = d.log_prob(torch.where(within, y, _interior(support, y)))
+    try:
+        support: Any = d.support
+        inside = support.check(y)
+        within = inside.reshape(inside.shape + (1,) * support.event_dim)
+        values = d.log_prob(torch.where(within, y, _interior(support, y)))
+    except NotImplementedError:
+        safe_log_prob.refuse(d, "its support or its density is not implemented; register an entry for it")
     return torch.where(inside, values, float("-inf"))
 
 

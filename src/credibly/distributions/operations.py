@@ -16,10 +16,19 @@ from torch.distributions import Distribution
 from credibly.core.errors import NotSupportedError
 from credibly.core.typing import ArrayLike
 
-__all__ = ["ElementwiseOperation", "Operation", "elementwise", "own_method"]
+__all__ = ["ElementwiseOperation", "Operation", "check_distribution", "elementwise", "own_method"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def check_distribution(d: object) -> None:
+    """Raise a TypeError unless it is a torch Distribution, and say how arrays become one."""
+    if not isinstance(d, Distribution):
+        raise TypeError(
+            f"a torch Distribution is needed; got {type(d).__name__}. Arrays become one with "
+            "credibly.distributions.from_probs, from_logits, from_draws or from_quantiles"
+        )
 
 
 class Operation(Generic[P, R]):
@@ -38,6 +47,7 @@ class Operation(Generic[P, R]):
 
     def __call__(self, d: Distribution, *args: P.args, **kwargs: P.kwargs) -> R:
         """Apply the entry of the distribution's type."""
+        check_distribution(d)
         return self.formula(d, *args, **kwargs)
 
     def formula(self, d: Distribution, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -90,6 +100,7 @@ class ElementwiseOperation(Operation[[Tensor], Tensor]):
 
     def __call__(self, d: Distribution, value: ArrayLike) -> Tensor:
         """Check the array, then apply the entry of the distribution's type."""
+        check_distribution(d)
         return self.formula(d, self._check(d, value))
 
 

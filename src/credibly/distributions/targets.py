@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Categorical, Distribution, Independent
+from torch.distributions import Categorical, Distribution, Independent, constraints
 
 from credibly.core.checks import as_tensor, check_finite
 from credibly.core.errors import ShapeError, SupportError
 from credibly.core.typing import ArrayLike
 from credibly.distributions.kinds import base_of, kind, reference
-from credibly.distributions.operations import Operation
+from credibly.distributions.operations import Operation, check_distribution
 from credibly.distributions.shapes import broadcast_shape
 
 __all__ = ["any_draw", "inside_support", "match_levels", "match_targets", "match_values", "target_shape"]
@@ -75,6 +75,7 @@ def match_targets(d: Distribution, y: ArrayLike) -> Tensor:
         NotFiniteError: NaN or infinite targets.
         SupportError: a target to which the distribution gives no mass wherever its parameters lie.
     """
+    check_distribution(d)
     like = reference(d)
     targets = as_tensor(y, dtype=like.dtype, device=like.device)
     targets = check_finite("targets", _shaped("targets", targets, d))
@@ -115,11 +116,16 @@ def _check_support(d: Distribution, targets: Tensor) -> None:
 
 def _refuse_target(d: Distribution, value: float) -> None:
     base = base_of(d)
-    raise SupportError(f"target {value:g} lies outside the support of {type(base).__name__}: {_describe(d.support)}")
+    advice = "; classes are indices, and interop.ClassLabels maps other labels to them" if kind(d) == "class" else ""
+    raise SupportError(
+        f"target {value:g} lies outside the support of {type(base).__name__}: {_describe(d.support)}{advice}"
+    )
 
 
 def _describe(support: Any) -> str:
     element = getattr(support, "base_constraint", support)
+    if element is constraints.boolean:
+        return "0 and 1"
     noun = "whole numbers" if element.is_discrete else "numbers"
     bounds = [getattr(element, name, None) for name in ("lower_bound", "upper_bound")]
     if any(isinstance(bound, Tensor) and bound.numel() > 1 for bound in bounds):
@@ -164,7 +170,7 @@ def match_levels(d: Distribution, q: ArrayLike) -> Tensor:
     levels = as_tensor(q, dtype=like.dtype, device=like.device)
     levels = levels if levels.is_floating_point() else levels.to(like.dtype)
     if not bool(((levels >= 0) & (levels <= 1)).all()):
-        raise ValueError("`q` must lie in [0, 1]")
+        raise ValueError(f"`q` must lie in [0, 1]; got values from {float(levels.min())} to {float(levels.max())}")
     expected = target_shape(d)
     if levels.dim() == 1 and levels.shape == d.batch_shape[-1:]:
         levels = levels.reshape(-1, *(1,) * len(d.event_shape))

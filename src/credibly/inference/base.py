@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
-from credibly.core.data import ArraySource, Source, as_source
+from credibly.core.data import ArraySource, Data, Source, as_source
 from credibly.core.errors import NotSupportedError
 from credibly.core.inputs import take_rows
 from credibly.core.params import (
@@ -22,6 +23,7 @@ from credibly.core.params import (
     network_buffers,
     trainable_params,
 )
+from credibly.core.randomness import derived_seed
 from credibly.core.typing import Inputs, Params
 from credibly.model import Model
 from credibly.posteriors.base import Posterior
@@ -109,32 +111,38 @@ class Problem:
 
 
 def prepare(
-    model: Model, data: Any, *, validation: Any = None, start: Start = None, batch_size: int | None = None
+    model: Model,
+    data: Any,
+    *,
+    validation: Any = None,
+    start: Start = None,
+    batch_size: int | None = None,
+    seed: int = 0,
 ) -> Problem:
     """Read and check the data, fit the standardisation on its rows, and begin at the start."""
+    if not isinstance(model, Model):
+        raise TypeError(f"the first argument must be a Model(net, likelihood); got {type(model).__name__}")
+    lazy = [name for name, p in model.named_parameters() if isinstance(p, UninitializedParameter)]
+    if lazy:
+        raise ValueError(f"the weights {lazy} are not initialised yet; run a batch through the network first")
     own = with_transforms_of(model, start)
-    source = read(own, data, batch_size)
+    source = read(own, data, batch_size, seed)
     fitted = begin(own.fitted(source), start)
-    held_out = None if validation is None else matched(fitted, read(fitted, validation, batch_size))
-    first = take_rows(next(iter(source.batches(2))).inputs, slice(0, 2))
-    return Problem(fitted, matched(fitted, source), held_out, first)
+    held_out = None if validation is None else read(fitted, validation, batch_size, derived_seed(seed, "validation"))
+    first = take_rows(source.first().inputs, slice(0, 2))
+    template = fitted.dry_run(first)
+
+    def on_network_side(batch: Data) -> Data:
+        return fitted.standardize(fitted.matched(batch, template))
+
+    return Problem(
+        fitted, source.map(on_network_side), None if held_out is None else held_out.map(on_network_side), first
+    )
 
 
-def read(model: Model, data: Any, batch_size: int | None = None) -> Source:
-    """The data as a source on the model's device."""
-    return as_source(data, floating_dtype(model), module_device(model), batch_size=batch_size)
-
-
-def matched(model: Model, source: Source) -> Source:
-    """The source with its targets checked against the likelihood, on the network's side."""
-    template: list[Tensor] = []
-
-    def on_network_side(batch: Any) -> Any:
-        if not template:
-            template.append(model.dry_run(batch.inputs))
-        return model.standardize(model.matched(batch, template[0]))
-
-    return source.map(on_network_side)
+def read(model: Model, data: Any, batch_size: int | None = None, seed: int = 0) -> Source:
+    """The data as a source on the model's device; a loader's own random numbers have the seed."""
+    return as_source(data, floating_dtype(model), module_device(model), batch_size=batch_size, seed=seed)
 
 
 def rows_of(model: Model, data: Any, index: Tensor) -> Any:
@@ -164,6 +172,7 @@ def with_transforms_of(model: Model, start: Start) -> Model:
         targets=start.model.targets,
         output=model.output,
         offset=model.offset,
+        noise_prior=model.noise_prior,
     )
     if model.likelihood is not model.given_likelihood:
         bringing.likelihood = model.likelihood
@@ -183,6 +192,8 @@ def begin(model: Model, start: Start) -> Model:
         check_params(trainable_params(source), trainable_params(model.core))
         load_params(model.core, {**trainable_params(source), **network_buffers(source)})
         return model
+    if not isinstance(start, dict):
+        raise TypeError(f"`start` must be a posterior, weights by name, 'current' or None; got {type(start).__name__}")
     load_params(model.core, checked_state(start, model))
     return model
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from credibly.core.checks import check_count
 from credibly.core.data import ArraySource
 from credibly.core.errors import NotFiniteError, NotSupportedError
 from credibly.core.params import initialize, module_device, network_buffers, trainable_params
@@ -52,8 +53,9 @@ class Ensemble(InferenceMethod):
         return self.of.trains
 
     def __post_init__(self) -> None:
-        if self.num_members < 1:
-            raise ValueError(f"`num_members` must be 1 or more; got {self.num_members}")
+        check_count("num_members", self.num_members)
+        if not isinstance(self.of, InferenceMethod):
+            raise TypeError(f"`of` must be a method such as MAP(), not {self.of!r}")
 
     def fit(
         self,
@@ -74,7 +76,7 @@ class Ensemble(InferenceMethod):
         seed = base_seed(seed)
         seeds = [derived_seed(seed, "member", index) for index in range(self.num_members)]
         own = with_transforms_of(model, start)
-        source = read(own, data)
+        source = read(own, data, seed=derived_seed(seed, "read"))
         fitted = own.fitted(source)
         rows = self._samples(source.data.num_rows, seeds) if isinstance(source, ArraySource) else None
         if self.bootstrap and rows is None:

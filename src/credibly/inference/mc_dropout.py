@@ -62,7 +62,7 @@ class MCDropout(InferenceMethod):
         seed = base_seed(seed)
         if self.train is not None:
             options = {"validation": validation, "start": start, "seed": seed, "progress": progress}
-            check_dropout(*_ready(model, data, start))
+            check_dropout(*_ready(model, data, start, seed))
             trained = self.train.fit(model, data, **options)
             return self._of(trained, data)
         if start is None:
@@ -70,7 +70,7 @@ class MCDropout(InferenceMethod):
                 "MCDropout does not train by itself: pass start=posterior or start='current' to fit, or a recipe, "
                 "MCDropout(train=MAP())"
             )
-        fitted, inputs = _ready(model, data, start)
+        fitted, inputs = _ready(model, data, start, seed)
         check_dropout(fitted, inputs)
         return DropoutPosterior(fitted, Info("MCDropout", seed))
 
@@ -88,7 +88,7 @@ class MCDropout(InferenceMethod):
         """The members are trained together by the recipe, where it can."""
         if self.train is None:
             return super().fit_members(model, data, starts, seeds, rows=rows, validation=validation, progress=progress)
-        check_dropout(*_ready(model, data, None))
+        check_dropout(*_ready(model, data, None, seeds[0]))
         members = self.train.fit_members(
             model, data, starts, seeds, rows=rows, validation=validation, progress=progress
         )
@@ -98,9 +98,9 @@ class MCDropout(InferenceMethod):
         return DropoutPosterior(trained.to_model(), replace(trained.info, method="MCDropout"))
 
 
-def _ready(model: Model, data: Any, start: Start) -> tuple[Model, Inputs]:
+def _ready(model: Model, data: Any, start: Start, seed: int) -> tuple[Model, Inputs]:
     """The model at its start and the first rows of its inputs, in the user's units."""
-    problem = prepare(model, data, start=start)
+    problem = prepare(model, data, start=start, seed=seed)
     return problem.model, problem.first_inputs
 
 

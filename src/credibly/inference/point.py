@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
-from credibly.core.data import ArraySource, Data
+from credibly.core.data import ArraySource
 from credibly.core.errors import NotFiniteError, NotSupportedError
-from credibly.core.params import load_params, network_buffers, trainable_params
+from credibly.core.params import load_params, network_buffers, trainable_params, training_mode
 from credibly.core.randomness import base_seed, seeded
 from credibly.core.typing import Params
 from credibly.inference.base import InferenceMethod, Problem, Start, begin, prepare
@@ -49,8 +50,9 @@ class PointMethod(TrainingOptions, InferenceMethod):
             NotFiniteError: if a training loss is NaN or infinite. The error's `posterior` holds the best weights so
                 far.
         """
-        problem = prepare(model, data, validation=validation, start=start, batch_size=self.batch_size)
-        return self._fit_alone(problem, base_seed(seed), progress=bool(progress))
+        seed = base_seed(seed)
+        options = {"validation": validation, "batch_size": self.batch_size, "seed": seed}
+        return self._fit_alone(prepare(model, data, start=start, **options), seed, progress=bool(progress))
 
     def fit_members(
         self,
@@ -64,27 +66,37 @@ class PointMethod(TrainingOptions, InferenceMethod):
         progress: bool | None = None,
     ) -> list[Posterior]:
         """One posterior per start and seed, trained as one stack where that equals training each alone."""
-        problem = prepare(model, data, validation=validation, batch_size=self.batch_size)
+        problem = prepare(model, data, validation=validation, batch_size=self.batch_size, seed=seeds[0])
         if rows is not None and not isinstance(problem.source, ArraySource):
             raise NotSupportedError("a bootstrap sample needs data in memory, as (inputs, targets); got a loader")
         states = [_state(problem.model, start) for start in starts]
         own_rows = [None] * len(seeds) if rows is None else list(rows)
         members = [_Member(*parts) for parts in zip(states, seeds, own_rows, strict=True)]
-        problem.model.train()
+        training_mode(problem.model)
         dropout = self._dropout(problem, seeds)
-        reason = why_not_stacked(problem.model, states, self._objective(problem), self, dropout, _two_rows(problem))
+        reason = why_not_stacked(
+            problem.model, states, self._objective(problem), self, dropout, problem.source.first().take(slice(0, 2))
+        )
         if reason is None and len(members) > 1:
             return self._fit_stacked(problem, members, dropout, progress=bool(progress))
         return self._fit_each(problem, members, reason or "", progress=bool(progress))
 
     def _fit_alone(
-        self, problem: Problem, seed: int, *, rows: Tensor | None = None, progress: bool = False
+        self,
+        problem: Problem,
+        seed: int,
+        *,
+        rows: Tensor | None = None,
+        reason: str | None = None,
+        progress: bool = False,
     ) -> PointPosterior:
-        model = problem.model.train()
+        model = training_mode(problem.model)
         dropout = self._dropout(problem, [seed])
         trainee = Single(model, self._objective(problem), dropout if dropout.is_used else None, self.autocast)
         outcome = self._train(trainee, problem, [seed], None if rows is None else [rows], progress=progress)
-        posterior = PointPosterior(model, Info(type(self).__name__, seed, outcome.histories))
+        stacked = None if reason is None else False
+        info = Info(type(self).__name__, seed, outcome.histories, stacked=stacked, reason=reason or "")
+        posterior = PointPosterior(model, info)
         if outcome.failure is not None:
             outcome.failure.posterior = posterior
             raise outcome.failure
@@ -98,12 +110,10 @@ class PointMethod(TrainingOptions, InferenceMethod):
             own = replace(problem, model=copy.deepcopy(problem.model))
             load_params(own.model.core, member.state)
             try:
-                posterior = self._fit_alone(own, member.seed, rows=member.rows, progress=progress)
+                done.append(self._fit_alone(own, member.seed, rows=member.rows, reason=reason, progress=progress))
             except NotFiniteError as error:
                 error.posterior = [*done, error.posterior]
                 raise
-            posterior.info = replace(posterior.info, stacked=False, reason=reason)
-            done.append(posterior)
         return done
 
     def _fit_stacked(
@@ -142,7 +152,7 @@ class PointMethod(TrainingOptions, InferenceMethod):
         progress: bool,
     ) -> Outcome:
         # what a layer draws beyond dropout comes from the global generator: seeded here, and left as found
-        with seeded(seeds[0], "train", device=problem.source.device):
+        with torch.enable_grad(), seeded(seeds[0], "train", device=problem.source.device):
             return train(
                 trainee,
                 problem.source,
@@ -150,7 +160,6 @@ class PointMethod(TrainingOptions, InferenceMethod):
                 seeds=seeds,
                 validation=problem.validation,
                 rows=rows,
-                log_scale=problem.model.log_scale(),
                 model=problem.model,
                 progress=progress,
             )
@@ -165,8 +174,7 @@ class PointMethod(TrainingOptions, InferenceMethod):
         )
 
     def _dropout(self, problem: Problem, seeds: Sequence[int]) -> TrainingDropout:
-        example = next(iter(problem.source.batches(self.batch_size)))
-        return TrainingDropout(problem.model.core, seeds, example.inputs)
+        return TrainingDropout(problem.model.core, seeds, problem.source.first().inputs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +188,3 @@ def _state(model: Model, start: Start) -> Params:
     """The weights and buffers a member begins with."""
     core = begin(copy.deepcopy(model), start).core
     return {**trainable_params(core), **network_buffers(core)}
-
-
-def _two_rows(problem: Problem) -> Data:
-    return next(iter(problem.source.batches(None))).take(slice(0, 2))

@@ -8,7 +8,7 @@ overridden by something faster: the log density, the Fisher information in the o
 """
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from credibly.distributions.targets import match_targets
 __all__ = ["Likelihood"]
 
 
-class Likelihood(nn.Module):
+class Likelihood(nn.Module, ABC):
     """Network outputs in, a distribution over targets out.
 
     Attributes:

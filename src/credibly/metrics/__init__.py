@@ -19,6 +19,7 @@ __all__ = [
     "log_score",
     "nll",
     "rmse",
+    "size",
     "top_label_bins",
     "top_label_ece",
     "width",

@@ -7,25 +7,30 @@ One draw is one function: within a draw the same weights, or the same dropout ma
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
+from credibly.core.checks import check_count
+from credibly.core.data import Data
 from credibly.core.errors import NotSupportedError
 from credibly.core.params import trainable_params
-from credibly.core.randomness import base_seed
+from credibly.core.randomness import base_seed, iterate, seeded
 from credibly.core.typing import ArrayLike, Inputs, Params
 from credibly.distributions.mixture import MixturePredictive
 from credibly.distributions.predictive import Predictive
 from credibly.model import Model, Want
+from credibly.posteriors.evaluation import concatenated
 from credibly.posteriors.info import Info
 from credibly.priors.base import Prior
 
 __all__ = ["DEFAULT_NUM_DRAWS", "Posterior", "WeightPosterior", "stored_draws"]
 
 DEFAULT_NUM_DRAWS = 100
+_DATASET_ROWS = 1024
 
 
 class Posterior(ABC):
@@ -37,8 +42,27 @@ class Posterior(ABC):
     """
 
     def __init__(self, model: Model, info: Info) -> None:
-        self.model = copy.deepcopy(model).eval()
-        self.info = info
+        self._model = copy.deepcopy(model).eval()
+        self._info = info
+
+    @property
+    def model(self) -> Model:
+        """The fitted model, in evaluation mode."""
+        return self._model
+
+    @property
+    def info(self) -> Info:
+        """How the posterior came to be."""
+        return self._info
+
+    @property
+    def num_stored(self) -> int | None:
+        """The number of stored draws; None where draws are made as needed."""
+        return None
+
+    def __repr__(self) -> str:
+        stored = "" if self.num_stored is None else f", {self.num_stored} stored draws"
+        return f"{type(self).__name__}({self.info.method}{stored})"
 
     @abstractmethod
     def parameters(
@@ -60,36 +84,43 @@ class Posterior(ABC):
         raise NotSupportedError(f"{type(self).__name__} gives parameters only, not the outputs of a network")
 
     def predict(
-        self, inputs: ArrayLike | DataLoader[Any], *, num_draws: int | None = None, seed: int | None = None
+        self,
+        inputs: ArrayLike | DataLoader[Any] | Dataset[Any],
+        *,
+        num_draws: int | None = None,
+        seed: int | None = None,
     ) -> Predictive:
         """The predictive distribution of each row, in the targets' units, rows in order.
 
         Args:
-            inputs: arrays or tensors of rows, or a loader whose batches are inputs or (inputs, targets).
+            inputs: arrays or tensors of rows; or a loader or dataset of inputs or of (inputs, targets).
             num_draws: as in `parameters`.
             seed: of the draws, shared by all rows and batches.
         """
+        if isinstance(inputs, Dataset):
+            inputs = DataLoader(inputs, batch_size=_DATASET_ROWS)
         if not isinstance(inputs, DataLoader):
-            return self._predictive(self.parameters(inputs, num_draws=num_draws, seed=seed))
+            return self._predictive(self.parameters(inputs, num_draws=num_draws, seed=seed), num_draws)
         seed = base_seed(seed)
-        parts = [self.parameters(batch.inputs, num_draws=num_draws, seed=seed) for batch in self._batches(inputs)]
+        parts = [self.parameters(batch.inputs, num_draws=num_draws, seed=seed) for batch in self._batches(inputs, seed)]
         if not parts:
             raise ValueError("the loader gave no batch; prediction needs at least one")
-        return self._predictive({name: torch.cat([part[name] for part in parts], 1) for name in parts[0]})
+        return self._predictive(concatenated(parts, 1), num_draws)
 
     def predict_batches(
         self, loader: DataLoader[Any], *, num_draws: int | None = None, seed: int | None = None
     ) -> Iterator[tuple[Predictive, Tensor | None]]:
         """Pairs of prediction and targets, batch by batch; the draws are the same in every batch."""
         seed = base_seed(seed)
-        for batch in self._batches(loader):
-            yield self._predictive(self.parameters(batch.inputs, num_draws=num_draws, seed=seed)), batch.targets
+        for batch in self._batches(loader, seed):
+            parameters = self.parameters(batch.inputs, num_draws=num_draws, seed=seed)
+            yield self._predictive(parameters, num_draws), batch.targets
 
     def to_model(self, *, draw: int | None = None, prior: Prior | None = None) -> Model:
         """A copy of the fitted model to train on or to start from.
 
         Args:
-            draw: which stored draw's weights it takes; by default the point, or the mean.
+            draw: which stored draw's weights it takes; by default the point.
             prior: in place of the model's own.
         """
         if draw is not None:
@@ -102,11 +133,11 @@ class Posterior(ABC):
             model.prior = prior
         return model
 
-    def _predictive(self, parameters: dict[str, Tensor]) -> Predictive:
+    def _predictive(self, parameters: dict[str, Tensor], num_draws: int | None) -> Predictive:
         return MixturePredictive(self.model.distribution(parameters))
 
-    def _batches(self, loader: DataLoader[Any]) -> Iterator[Any]:
-        for batch in loader:
+    def _batches(self, loader: DataLoader[Any], seed: int) -> Iterator[Data]:
+        for batch in iterate(loader, seed, "predict"):
             yield self.model.read(batch, need_targets=False)
 
 
@@ -136,17 +167,25 @@ class WeightPosterior(Posterior):
     ) -> dict[str, Tensor]:
         """The likelihood's parameters at each draw, each (num_draws, rows, ...)."""
         read = self.model.read_inputs(inputs)
-        return cast("dict[str, Tensor]", self._evaluate(read, "parameters", num_draws, seed))
+        with network_randomness(seed):
+            return cast("dict[str, Tensor]", self._evaluate(read, "parameters", num_draws, seed))
 
     def outputs(self, inputs: ArrayLike, *, num_draws: int | None = None, seed: int | None = None) -> Tensor:
         """The network's outputs at each draw: (num_draws, rows, num_outputs), on its side of any standardisation."""
-        return cast("Tensor", self._evaluate(self.model.read_inputs(inputs), "outputs", num_draws, seed))
+        read = self.model.read_inputs(inputs)
+        with network_randomness(seed):
+            return cast("Tensor", self._evaluate(read, "outputs", num_draws, seed))
+
+
+def network_randomness(seed: int | None) -> AbstractContextManager[None]:
+    """A context in which what a network draws by itself, also in evaluation mode, is keyed by the seed."""
+    return nullcontext() if seed is None else seeded(seed, "network")
 
 
 def stored_draws(num_draws: int | None, stored: int) -> Tensor:
     """Which of the stored draws are meant: all, or fewer, evenly spaced."""
     if num_draws is None:
         return torch.arange(stored)
-    if not 1 <= num_draws <= stored:
+    if not 1 <= check_count("num_draws", num_draws) <= stored:
         raise ValueError(f"`num_draws` must be between 1 and the {stored} stored draws; got {num_draws}")
     return torch.linspace(0, stored - 1, num_draws).round().long()

@@ -36,7 +36,12 @@ class DrawPosterior(WeightPosterior):
         sizes = {value.shape[0] for value in (*self.draws.values(), *self.buffers.values())}
         if len(sizes) != 1:
             raise ShapeError(f"all draws must share axis 0; got sizes {sorted(sizes)}")
-        self.num_stored = sizes.pop()
+        self._num_stored = sizes.pop()
+
+    @property
+    def num_stored(self) -> int:
+        """The number of draws."""
+        return self._num_stored
 
     @classmethod
     def of_points(cls, points: Sequence[PointPosterior], info: Info) -> "DrawPosterior":
@@ -58,15 +63,13 @@ class DrawPosterior(WeightPosterior):
         return {name: value[index.to(value.device)] for name, value in self.draws.items()}
 
     def to_model(self, *, draw: int | None = None, prior: Prior | None = None) -> Model:
-        """A copy with one stored draw's weights; by default their mean."""
+        """A copy with one stored draw's weights. Networks that were trained apart have no meaningful mean."""
+        if draw is None or not 0 <= draw < self.num_stored:
+            raise ValueError(
+                f"separate draws of a network have no meaningful mean weights: name one with `draw`, 0 to "
+                f"{self.num_stored - 1}; got {draw}"
+            )
         model = self._copy(prior)
-        if draw is None:
-            load_params(model.core, {name: value.mean(0) for name, value in self.draws.items()})
-            floating = {name: value for name, value in self.buffers.items() if value.is_floating_point()}
-            load_params(model.core, {name: value.mean(0) for name, value in floating.items()})
-            return model
-        if not 0 <= draw < self.num_stored:
-            raise ValueError(f"`draw` must be between 0 and {self.num_stored - 1}; got {draw}")
         load_params(model.core, {name: value[draw] for name, value in (self.draws | self.buffers).items()})
         return model
 

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from credibly.core.checks import check_count
 from credibly.core.dropout import DropoutMode, Recorder, Site, SiteMasks, draw_masks, row_sites
 from credibly.core.inputs import leaves, num_rows, take_rows
 from credibly.core.params import evaluating, floating_dtype, module_device, trainable_params
 from credibly.core.randomness import Stream, base_seed
 from credibly.core.typing import ArrayLike, Inputs
 from credibly.model import Model, Want
-from credibly.posteriors.base import DEFAULT_NUM_DRAWS, Posterior
+from credibly.posteriors.base import DEFAULT_NUM_DRAWS, Posterior, network_randomness
 from credibly.posteriors.evaluation import Evaluated, grad_if_needed, map_draws
 from credibly.posteriors.info import Info
 
@@ -66,14 +67,13 @@ class DropoutPosterior(Posterior):
     def _evaluate(self, inputs: ArrayLike, want: Want, num_draws: int | None, seed: int | None) -> Any:
         read = self.model.read_inputs(inputs)
         num_draws = DEFAULT_NUM_DRAWS if num_draws is None else num_draws
-        if num_draws < 1:
-            raise ValueError(f"`num_draws` must be 1 or more; got {num_draws}")
+        check_count("num_draws", num_draws)
         sites = self._sites_of(read)
         size = sum(site.size for site in sites)
         stream = Stream(base_seed(seed), "masks", module_device(self.model))
         masks = draw_masks(sites, stream.uniform(size, 0, num_draws), floating_dtype(self.model))
         chunk = _CHUNK_NUMBERS // max(1, num_rows(read) * max(site.size for site in sites))
-        with grad_if_needed(read):
+        with grad_if_needed(read), network_randomness(seed):
             evaluate = self._plain(read, want)
             return map_draws(lambda draw: _under_masks(sites, draw, evaluate), masks, chunk=chunk, net=self.model.net)
 

@@ -1,16 +1,17 @@
 """Evaluating a network at many weights: a mapped batch of products, or a loop where one draw fills the cores."""
 
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from typing import TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
 from credibly.core.inputs import leaves
+from credibly.core.params import stack
 from credibly.core.typing import Inputs, Params
 
-__all__ = ["Evaluated", "evaluate_draws", "grad_if_needed", "is_mappable", "map_draws"]
+__all__ = ["Evaluated", "concatenated", "evaluate_draws", "grad_if_needed", "is_mappable", "map_draws"]
 
 Evaluated: TypeAlias = Tensor | dict[str, Tensor]
 
@@ -49,7 +50,7 @@ def evaluate_draws(
     widest = max((weight.shape[0] for weight in net.parameters() if weight.dim() > 0), default=1)
     chunk = max(1, _CHUNK_NUMBERS // (rows * widest))
     in_dims = (0, 0 if own_buffers else None)
-    return vmap(call, in_dims=in_dims, chunk_size=min(chunk, num_draws))(params, buffers)
+    return vmap(call, in_dims=in_dims, chunk_size=min(chunk, num_draws), randomness="different")(params, buffers)
 
 
 def map_draws(
@@ -66,7 +67,7 @@ def map_draws(
     if chunk < 2 or not is_mappable(net):
         return _stack([call(list(draw)) for draw in zip(*(table.unbind(0) for table in draws), strict=True)])
     parts = zip(*(torch.split(table, chunk) for table in draws), strict=True)
-    return _concatenate([vmap(call)(list(part)) for part in parts])
+    return _concatenate([vmap(call, randomness="different")(list(part)) for part in parts])
 
 
 def is_mappable(net: nn.Module) -> bool:
@@ -75,19 +76,20 @@ def is_mappable(net: nn.Module) -> bool:
 
 
 def _stack(parts: list[Evaluated]) -> Evaluated:
-    first = parts[0]
-    if isinstance(first, dict):
-        return {name: torch.stack([part[name] for part in parts]) for name in first}  # type: ignore[index]
-    return torch.stack(parts)  # type: ignore[arg-type]
+    if isinstance(parts[0], dict):
+        return stack(cast("list[dict[str, Tensor]]", parts))
+    return torch.stack(cast("list[Tensor]", parts))
+
+
+def concatenated(parts: Sequence[dict[str, Tensor]], axis: int = 0) -> dict[str, Tensor]:
+    """Dicts with equal names as one, joined along an axis."""
+    return {name: torch.cat([part[name] for part in parts], axis) for name in parts[0]}
 
 
 def _concatenate(parts: list[Evaluated]) -> Evaluated:
-    first = parts[0]
-    if len(parts) == 1:
-        return first
-    if isinstance(first, dict):
-        return {name: torch.cat([part[name] for part in parts]) for name in first}  # type: ignore[index]
-    return torch.cat(parts)  # type: ignore[arg-type]
+    if isinstance(parts[0], dict):
+        return concatenated(cast("list[dict[str, Tensor]]", parts))
+    return torch.cat(cast("list[Tensor]", parts))
 
 
 def grad_if_needed(inputs: Inputs) -> torch.set_grad_enabled:

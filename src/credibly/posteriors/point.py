@@ -16,8 +16,14 @@ __all__ = ["PointPosterior"]
 class PointPosterior(WeightPosterior):
     """All belief on the model's own weights. Its predictive is a mixture of one component."""
 
+    @property
+    def num_stored(self) -> int:
+        """One."""
+        return 1
+
     def sample(self, num_draws: int, *, seed: int | None = None) -> Params:
-        """The weights, repeated (num_draws, ...) without copying."""
+        """The weights, (1, ...): there is one draw, and no more can be asked for."""
+        stored_draws(num_draws, 1)
         return {name: p.expand(num_draws, *p.shape) for name, p in trainable_params(self.model.core).items()}
 
     def _evaluate(self, inputs: Inputs, want: Want, num_draws: int | None, seed: int | None) -> Any:

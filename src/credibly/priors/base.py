@@ -4,7 +4,7 @@ The one required method is the log density of a dict of weights. Priors under wh
 give their distributions, from which closed-form divergences, precisions and draws follow.
 """
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 
 from torch import Tensor, nn
 from torch.distributions import Distribution
@@ -14,7 +14,7 @@ from credibly.core.typing import Params
 __all__ = ["FactorisedPrior", "Prior"]
 
 
-class Prior(nn.Module):
+class Prior(nn.Module, ABC):
     """A distribution over weights by name."""
 
     @abstractmethod

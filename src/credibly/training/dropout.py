@@ -43,10 +43,14 @@ class TrainingDropout:
         if key not in self._sites:
             recorder = Recorder()
             buffers = {name: value.clone() for name, value in buffers_of(self._core).items()}
-            with seeded(0, "record"), torch.no_grad(), DropoutMode(recorder, always=False):
-                before = torch.get_rng_state()
+            with (
+                seeded(0, "record", device=module_device(self._core)),
+                torch.no_grad(),
+                DropoutMode(recorder, always=False),
+            ):
+                before = _random_state(module_device(self._core))
                 functional_call(self._core, buffers, (inputs,))
-                self.draws_other_randomness |= not torch.equal(before, torch.get_rng_state())
+                self.draws_other_randomness |= not torch.equal(before, _random_state(module_device(self._core)))
             self._sites[key] = recorder.sites
         return self._sites[key]
 
@@ -64,3 +68,9 @@ class TrainingDropout:
         if masks is None:
             return nullcontext()
         return DropoutMode(SiteMasks(self.sites(inputs), masks), always=False)
+
+
+def _random_state(device: torch.device) -> Tensor:
+    """The states of the generators that a network on the device can draw from, as one tensor."""
+    own = torch.get_rng_state()
+    return torch.cat([own, torch.cuda.get_rng_state(device)]) if device.type == "cuda" else own

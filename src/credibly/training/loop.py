@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from tqdm import tqdm
 
-from credibly.core.data import ArraySource, Data, LoaderSource, Source
-from credibly.core.errors import NotFiniteError
-from credibly.core.randomness import Stream, seeded
+from credibly.core.data import ArraySource, Data, Source
+from credibly.core.errors import NotFiniteError, NotSupportedError
+from credibly.core.randomness import Stream
 from credibly.training.history import History
 from credibly.training.options import Epoch, TrainingOptions
 from credibly.training.trainee import Trainee
@@ -45,7 +45,6 @@ def train(
     seeds: Sequence[int],
     validation: Source | None = None,
     rows: Sequence[Tensor] | None = None,
-    log_scale: float = 0.0,
     model: object = None,
     progress: bool = False,
 ) -> Outcome:
@@ -58,7 +57,6 @@ def train(
         seeds: one per member; key its data order.
         validation: data to score after each epoch.
         rows: for each member the rows it learns from, where these are not all rows once (a bootstrap sample).
-        log_scale: added to recorded losses, so that they are in the targets' units.
         model: shown to callbacks.
         progress: show a bar on standard error.
     """
@@ -66,18 +64,18 @@ def train(
         raise ValueError("early stopping needs validation data: fit(..., validation=(inputs, targets))")
     if not trainee.leaves:
         raise ValueError("the model has no weight that requires a gradient; there is nothing to train")
-    steps = _Steps(trainee, options, options.num_epochs * _steps_per_epoch(source, options.batch_size))
+    steps = _Steps(trainee, options, options.num_epochs * source.num_steps(options.batch_size))
     keeper = _Keeper(trainee, options)
     orders = _Orders(source, seeds, rows, stacked=trainee.num_members > 1)
     bar = tqdm(range(options.num_epochs), desc="training", unit="epoch", disable=not progress)
     for epoch in bar:
-        batches = _seeded_batches(source, options.batch_size, orders, epoch, seeds[0])
-        losses = steps.run(batches, until=lambda recent: not keeper.finite(recent))
+        batches = source.batches(options.batch_size, orders.epoch(epoch))
+        losses, rows_of = steps.run(batches, until=lambda recent: not keeper.finite(recent))
         failure = keeper.failure(losses, epoch)
         if failure is not None:
             keeper.restore()
             return Outcome(keeper.histories, failure)
-        loss = losses.mean(0) + log_scale
+        loss = (losses * rows_of).sum(0) / rows_of.sum()
         scores = None if validation is None else trainee.scores(validation)
         keeper.record(epoch, loss, scores, steps.learning_rate)
         steps.end_epoch(loss if scores is None else -scores)
@@ -95,6 +93,10 @@ class _Steps:
     def __init__(self, trainee: Trainee, options: TrainingOptions, num_steps: int) -> None:
         self._trainee = trainee
         self._optimizer = options.optimizer(trainee.leaves, lr=options.learning_rate)
+        if isinstance(self._optimizer, torch.optim.LBFGS):
+            raise NotSupportedError(
+                "LBFGS evaluates the loss several times a step, which this loop does not; use Adam or SGD"
+            )
         self._schedule = None if options.schedule is None else options.schedule(self._optimizer, num_steps)
         self._by_score = isinstance(self._schedule, ReduceLROnPlateau)
         self._clip_norm = options.clip_norm
@@ -107,12 +109,18 @@ class _Steps:
         """The rate of the next step."""
         return float(self._optimizer.param_groups[0]["lr"])
 
-    def run(self, batches: Iterator[Data], *, until: Callable[[Tensor], bool]) -> Tensor:
-        """One step per batch. Looks now and then whether to break off; gives the losses (steps, members), float64."""
+    def run(self, batches: Iterator[Data], *, until: Callable[[Tensor], bool]) -> tuple[Tensor, Tensor]:
+        """One step per batch. Looks now and then whether to break off.
+
+        Returns:
+            The losses (steps, members) and the number of rows of each batch (steps, 1), both float64.
+        """
         objectives: list[Tensor] = []
+        rows: list[int] = []
         try:
             for batch in batches:
                 objectives.append(self._take(batch))
+                rows.append(batch.targets.shape[self._trainee.row_axis])
                 if len(objectives) % _CHECK_EVERY == 0 and until(torch.stack(objectives[-_CHECK_EVERY:])):
                     break
         except ValueError as error:
@@ -122,7 +130,10 @@ class _Steps:
                 "a batch of one row came, and BatchNorm cannot train on a single value per channel; choose a "
                 "`batch_size` that does not leave one row over, or a loader with drop_last=True"
             ) from error
-        return -torch.stack(objectives).reshape(len(objectives), -1).cpu().double()
+        if not objectives:
+            raise ValueError("the loader gave no batch; training needs at least one")
+        losses = -torch.stack(objectives).reshape(len(objectives), -1).cpu().double()
+        return losses, torch.tensor(rows, dtype=torch.float64).unsqueeze(1)
 
     def _take(self, batch: Data) -> Tensor:
         for leaf in self._trainee.leaves:
@@ -157,32 +168,6 @@ def _stopped_by(options: TrainingOptions, epoch: int, loss: Tensor, scores: Tens
     return any(answers)
 
 
-def _steps_per_epoch(source: Source, batch_size: int | None) -> int:
-    if isinstance(source, LoaderSource):
-        try:
-            return len(source.loader)
-        except TypeError:
-            return 1
-    return -(-source.num_data // (batch_size or source.num_data))
-
-
-def _seeded_batches(source: Source, batch_size: int | None, orders: "_Orders", epoch: int, seed: int) -> Iterator[Data]:
-    """The batches of an epoch; a loader's own shuffling is seeded when its iteration begins."""
-    if not isinstance(source, LoaderSource):
-        return source.batches(batch_size, orders.epoch(epoch))
-    batches = source.batches(batch_size)
-    with seeded(seed, "order", epoch):
-        first = next(batches, None)
-    return _chain(first, batches)
-
-
-def _chain(first: Data | None, rest: Iterator[Data]) -> Iterator[Data]:
-    if first is None:
-        raise ValueError("the loader gave no batch; training needs at least one")
-    yield first
-    yield from rest
-
-
 class _Orders:
     """Each member's own order of the rows, epoch by epoch."""
 
@@ -193,8 +178,10 @@ class _Orders:
         self._total = source.data.num_rows if isinstance(source, ArraySource) else 0
         self._device = source.device
 
-    def epoch(self, epoch: int) -> Tensor:
-        """(rows,) or (members, rows)."""
+    def epoch(self, epoch: int) -> Tensor | None:
+        """(rows,) or (members, rows); None for a loader, whose order is its own."""
+        if self._total == 0:
+            return None
         orders = [torch.randperm(self._total, generator=stream.generator(epoch)) for stream in self._streams]
         if self._rows is not None:
             orders = [own[order] for own, order in zip(self._rows, orders, strict=True)]

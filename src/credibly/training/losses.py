@@ -8,11 +8,12 @@ from torch import Tensor
 
 from credibly.core.checks import check_nonnegative
 from credibly.core.errors import NotSupportedError
+from credibly.core.params import module_device
+from credibly.distributions.classes import class_log_probs
+from credibly.distributions.kinds import kind
 from credibly.likelihoods.base import Likelihood
-from credibly.likelihoods.bernoulli import Bernoulli
-from credibly.likelihoods.categorical import Categorical
 
-__all__ = ["FocalLoss", "LabelSmoothing", "TrainingLoss"]
+__all__ = ["FocalLoss", "LabelSmoothing", "TrainingLoss", "num_classes"]
 
 
 class TrainingLoss(Protocol):
@@ -37,7 +38,7 @@ class FocalLoss:
 
     def __call__(self, likelihood: Likelihood, parameters: dict[str, Tensor], targets: Tensor) -> Tensor:
         """The loss of each row."""
-        _check_classes(self, likelihood)
+        num_classes(likelihood, type(self).__name__)
         log_p = likelihood.log_prob(parameters, targets)
         # 1 - p through expm1, and kept off 0, where a power below 1 has no gradient
         missing = (-torch.expm1(log_p)).clamp_min(torch.finfo(log_p.dtype).tiny)
@@ -62,17 +63,18 @@ class LabelSmoothing:
 
     def __call__(self, likelihood: Likelihood, parameters: dict[str, Tensor], targets: Tensor) -> Tensor:
         """The loss of each row."""
-        _check_classes(self, likelihood)
+        classes = num_classes(likelihood, type(self).__name__)
         sure = likelihood.log_prob(parameters, targets)
-        classes = 2 if isinstance(likelihood, Bernoulli) else likelihood.num_outputs
         every = [likelihood.log_prob(parameters, torch.full_like(targets, label)) for label in range(classes)]
         return -(1 - self.amount) * sure - self.amount * torch.stack(every).mean(0)
 
 
-def _check_classes(loss: object, likelihood: Likelihood) -> None:
-    if isinstance(likelihood, Categorical) or (isinstance(likelihood, Bernoulli) and likelihood.num_outputs == 1):
-        return
+def num_classes(likelihood: Likelihood, needed_by: str) -> int:
+    """The number of classes of a likelihood with one label per row; any other is refused by name."""
+    example = likelihood(torch.zeros(1, likelihood.num_outputs, device=module_device(likelihood)))
+    if kind(example) == "class" and not example.event_shape:
+        return class_log_probs(example).shape[-1]
     raise NotSupportedError(
-        f"{type(loss).__name__} is a loss for one label per row (Categorical, Bernoulli); "
+        f"`{needed_by}` is for one label per row (Categorical, Bernoulli); "
         f"got {type(likelihood).__name__} with {likelihood.num_outputs} outputs"
     )

@@ -6,15 +6,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from credibly.core.data import Data
-from credibly.core.errors import NotSupportedError, ShapeError
+from credibly.core.checks import as_tensor
+from credibly.core.data import Data, Source
+from credibly.core.errors import ShapeError
+from credibly.core.params import module_device
 from credibly.core.typing import Params
 from credibly.likelihoods.base import Likelihood
-from credibly.likelihoods.categorical import Categorical
 from credibly.model import Model, weighted_rows
-from credibly.training.losses import TrainingLoss
+from credibly.training.losses import TrainingLoss, num_classes
 
-__all__ = ["LogJoint"]
+__all__ = ["LogJoint", "counted"]
+
+_ROWS = 4096  # of validation data at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +28,7 @@ class LogJoint:
         likelihood: on the network's side of any standardisation.
         log_prior: of the weights; None for maximum likelihood.
         num_data: N, the number of training rows.
+        log_scale: what a log density loses on the way back to the targets' units.
         loss: a training loss in place of minus the log density.
         class_weights: (classes,) factors by class.
     """
@@ -32,8 +36,25 @@ class LogJoint:
     likelihood: Likelihood
     log_prior: Callable[[Params], Tensor] | None
     num_data: int
+    log_scale: float = 0.0
     loss: TrainingLoss | None = None
     class_weights: Tensor | None = None
+
+    def mean_density(self, evaluate: Callable[[Data], dict[str, Tensor]], source: Source) -> Tensor:
+        """The mean log density of the rows of a source, weighted and over those present: (*members,), float64.
+
+        Args:
+            evaluate: the likelihood's parameters of a batch, each (*members, rows, ...).
+            source: on the network's side.
+        """
+        total, count = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+        for batch in source.batches(_ROWS):
+            rows = weighted_rows(self.likelihood.log_prob, evaluate(batch), batch, self.log_scale)
+            total = total + rows.double().sum(-1).cpu()
+            count = count + counted(batch).double().sum().cpu()
+        if not bool(count > 0):
+            raise ValueError("the validation data have no present target with a weight above 0")
+        return total / count
 
     @classmethod
     def of(
@@ -42,17 +63,19 @@ class LogJoint:
         """The objective of a model; class weights are checked against its classes."""
         weights = None
         if class_weights is not None:
-            weights = torch.as_tensor(class_weights)
-            classes = 2 if model.likelihood.num_outputs == 1 else model.likelihood.num_outputs
-            if not isinstance(model.likelihood, Categorical) and classes != 2:
-                raise NotSupportedError("`class_weights` need one label per row (Categorical, Bernoulli)")
+            weights = as_tensor(class_weights, device=module_device(model))
+            classes = num_classes(model.likelihood, "class_weights")
+            if bool((weights < 0).any()) or not bool((weights > 0).any()):
+                raise ValueError(f"`class_weights` must be 0 or above, and one above 0; got {weights.tolist()}")
             if weights.shape != (classes,):
                 raise ShapeError(f"`class_weights` must have shape ({classes},); got {tuple(weights.shape)}")
-        return cls(model.likelihood, model.log_prior if with_prior else None, num_data, loss, weights)
+        return cls(
+            model.likelihood, model.log_prior if with_prior else None, num_data, model.log_scale(), loss, weights
+        )
 
     def __call__(self, parameters: dict[str, Tensor], params: Params, batch: Data) -> Tensor:
         """The value for one batch: a scalar."""
-        value = weighted_rows(self._row_density, parameters, batch).mean()
+        value = weighted_rows(self._row_density, parameters, batch, self.log_scale).mean()
         return value if self.log_prior is None else value + self.log_prior(params) / self.num_data
 
     def _row_density(self, parameters: dict[str, Tensor], targets: Tensor) -> Tensor:
@@ -63,3 +86,12 @@ class LogJoint:
         if self.class_weights is not None:
             rows = rows * self.class_weights.to(rows)[targets.long()]
         return rows
+
+
+def counted(batch: Data) -> Tensor:
+    """How much each row counts: its weight where its target is present, otherwise 0."""
+    if batch.weights is not None:
+        weighted: Tensor = batch.weights if batch.mask is None else batch.weights * batch.mask
+        return weighted
+    present: Tensor = torch.ones(batch.num_rows) if batch.mask is None else batch.mask
+    return present

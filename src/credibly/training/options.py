@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from credibly.core.checks import check_positive
+from credibly.core.checks import check_count, check_nonnegative, check_positive
 from credibly.training.losses import TrainingLoss
 from credibly.training.optimizers import fused_adam
 
@@ -27,6 +27,10 @@ class EarlyStopping:
 
     patience: int = 10
     min_delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_count("patience", self.patience)
+        check_nonnegative("min_delta", self.min_delta)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,10 +83,19 @@ class TrainingOptions:
     stacked: bool = True
 
     def __post_init__(self) -> None:
-        if self.num_epochs < 1:
-            raise ValueError(f"`num_epochs` must be 1 or more; got {self.num_epochs}")
-        if self.batch_size is not None and self.batch_size < 1:
-            raise ValueError(f"`batch_size` must be 1 or more, or None for all rows; got {self.batch_size}")
+        check_count("num_epochs", self.num_epochs)
+        if self.batch_size is not None:
+            check_count("batch_size", self.batch_size)
         check_positive("learning_rate", self.learning_rate)
         if self.clip_norm is not None:
             check_positive("clip_norm", self.clip_norm)
+        for name in ("optimizer", "schedule", "loss"):
+            value = getattr(self, name)
+            if value is not None and not callable(value):
+                raise TypeError(f"`{name}` must be callable, such as torch.optim.SGD or training.cosine; got {value!r}")
+        if not isinstance(self.early_stopping, (EarlyStopping, type(None))):
+            raise TypeError(
+                f"`early_stopping` must be EarlyStopping(patience=...) or None; got {self.early_stopping!r}"
+            )
+        if callable(self.callbacks):
+            raise TypeError("`callbacks` must be a list of callables; got a single one")

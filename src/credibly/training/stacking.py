@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from credibly.core.data import Data
+from credibly.core.params import module_device
 from credibly.core.randomness import seeded
 from credibly.core.typing import Params
 from credibly.model import Model
@@ -60,7 +61,7 @@ def _why_vmap_fails(
     """Run one step's objective and its gradient on a few rows."""
     try:
         trial = Stacked(model, starts, objective, dropout, options.autocast, own_rows=False)
-        with seeded(0, "probe"):
+        with seeded(0, "probe", device=module_device(model)):
             trial.objectives(example, 0).sum().backward()  # type: ignore[no-untyped-call]
     except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
         return f"the network cannot be mapped over members ({str(error).splitlines()[0]})"

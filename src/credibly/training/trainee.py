@@ -15,15 +15,13 @@ from torch.func import functional_call, vmap
 
 from credibly.core.data import Data, Source
 from credibly.core.inputs import map_inputs
-from credibly.core.params import buffers_of, stack, trainable_params
+from credibly.core.params import buffers_of, evaluating, stack, trainable_params
 from credibly.core.typing import Inputs, Params
-from credibly.model import Model, weighted_rows
+from credibly.model import Model
 from credibly.training.dropout import TrainingDropout
 from credibly.training.objective import LogJoint
 
 __all__ = ["Single", "Stacked", "Trainee"]
-
-_VALIDATION_ROWS = 4096
 
 
 class Trainee(ABC):
@@ -32,10 +30,12 @@ class Trainee(ABC):
     Attributes:
         num_members: the size of the leading axis of `state_views` and scores.
         leaves: what the optimiser updates.
+        row_axis: the axis of a batch along which its rows lie.
     """
 
     num_members: int
     leaves: list[Tensor]
+    row_axis: int = 0
 
     @abstractmethod
     def objectives(self, batch: Data, step: int) -> Tensor:
@@ -73,9 +73,7 @@ class Single(Trainee):
         self._objective = objective
         self._dropout = dropout
         self._autocast = autocast
-        self._log_scale = model.log_scale()
         self._params: Params = {name: p for name, p in self.core.named_parameters() if p.requires_grad}
-        self._training = [part for part in self.core.modules() if part.training]
         self.leaves = list(self._params.values())
 
     def objectives(self, batch: Data, step: int) -> Tensor:
@@ -90,17 +88,8 @@ class Single(Trainee):
 
     def scores(self, source: Source) -> Tensor:
         """One score."""
-        for part in self._training:
-            part.training = False
-        with torch.no_grad():
-            total, rows = torch.zeros(1, dtype=torch.float64), 0
-            for batch in source.batches(_VALIDATION_ROWS):
-                density = weighted_rows(self._objective.likelihood.log_prob, self.core(batch.inputs), batch)
-                total += (density.double() - self._log_scale).sum().cpu()
-                rows += batch.num_rows
-        for part in self._training:
-            part.training = True
-        return total / rows
+        with torch.no_grad(), evaluating(self.core):
+            return self._objective.mean_density(lambda batch: self.core(batch.inputs), source).reshape(1)
 
     def state_views(self) -> list[Tensor]:
         """With a member axis of size 1."""
@@ -136,6 +125,7 @@ class Stacked(Trainee):
     ) -> None:
         self.core = model.core
         self.own_rows = own_rows
+        self.row_axis = int(own_rows)
         self.num_members = len(starts)
         own = {**trainable_params(self.core), **buffers_of(self.core)}
         state = stack([{name: start.get(name, value) for name, value in own.items()} for start in starts])
@@ -145,8 +135,6 @@ class Stacked(Trainee):
         self._objective = objective
         self._dropout = dropout
         self._autocast = autocast
-        self._log_scale = model.log_scale()
-        self._training = [part for part in self.core.modules() if part.training]
 
     def objectives(self, batch: Data, step: int) -> Tensor:
         """A value per member. The batch has a member axis where members have their own rows."""
@@ -169,22 +157,15 @@ class Stacked(Trainee):
 
     def scores(self, source: Source) -> Tensor:
         """A score per member."""
-        for part in self._training:
-            part.training = False
 
-        def parameters(params: Params, buffers: Params, inputs: Inputs) -> dict[str, Tensor]:
+        def evaluate(params: Params, buffers: Params, inputs: Inputs) -> dict[str, Tensor]:
             return functional_call(self.core, {**params, **buffers}, (inputs,))  # type: ignore[no-any-return]
 
-        with torch.no_grad():
-            total, rows = torch.zeros(self.num_members, dtype=torch.float64), 0
-            for batch in source.batches(_VALIDATION_ROWS):
-                predicted = vmap(parameters, in_dims=(0, 0, None))(self.params, self.buffers, batch.inputs)
-                density = weighted_rows(self._objective.likelihood.log_prob, predicted, batch)
-                total += (density.double() - self._log_scale).sum(-1).cpu()
-                rows += batch.num_rows
-        for part in self._training:
-            part.training = True
-        return total / rows
+        def parameters(batch: Data) -> dict[str, Tensor]:
+            return vmap(evaluate, in_dims=(0, 0, None))(self.params, self.buffers, batch.inputs)
+
+        with torch.no_grad(), evaluating(self.core):
+            return self._objective.mean_density(parameters, source)
 
     def state_views(self) -> list[Tensor]:
         """Weights, then buffers."""
