@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from credibly.core.data import ArraySource, Data, LoaderSource, as_source, read_batch
 from credibly.core.errors import NotFiniteError, ShapeError
-from credibly.core.inputs import call_net, concatenate_inputs, leaves, map_inputs, num_rows, take_rows
+from credibly.core.inputs import call_net, leaves, map_inputs, num_rows, split_inputs, take_rows
 
 CPU = torch.device("cpu")
 X = torch.arange(14.0).reshape(7, 2)
@@ -150,10 +150,10 @@ def test_a_loader_gives_batches_of_every_form(name):
     assert isinstance(source, LoaderSource)
     assert source.num_data == 7
     batches = list(source.batches(None))
-    whole = concatenate_inputs([batch.inputs for batch in batches])
-    assert torch.equal(leaves(whole)[0], X)
-    if len(leaves(whole)) == 2:
-        assert torch.equal(leaves(whole)[1], X[:, :1])
+    columns = [torch.cat(parts) for parts in zip(*(leaves(batch.inputs) for batch in batches), strict=True)]
+    assert torch.equal(columns[0], X)
+    if len(columns) == 2:
+        assert torch.equal(columns[1], X[:, :1])
     assert torch.equal(torch.cat([batch.targets for batch in batches]).float(), Y)
     if name == "nested_mapping":
         assert batches[0].weights.tolist() == [2.0] * 3
@@ -267,14 +267,14 @@ def test_masked_targets_may_be_missing_and_inputs_may_come_alone():
 
 
 @pytest.mark.parametrize("inputs", [X, (X, X + 1), {"a": X, "b": X + 1}])
-def test_inputs_are_mapped_taken_joined_and_given_to_the_network(inputs):
+def test_inputs_are_mapped_split_and_given_to_the_network(inputs):
     assert num_rows(inputs) == 7
     doubled = map_inputs(lambda x: 2 * x, inputs)
     assert all(torch.equal(b, 2 * a) for a, b in zip(leaves(inputs), leaves(doubled), strict=True))
-    parts = [take_rows(inputs, slice(0, 3)), take_rows(inputs, torch.tensor([3, 4, 5, 6]))]
-    joined = concatenate_inputs(parts)
-    assert type(joined) is type(inputs)
-    assert all(torch.equal(a, b) for a, b in zip(leaves(inputs), leaves(joined), strict=True))
+    for start, part in zip((0, 3, 6), split_inputs(inputs, 3), strict=True):
+        assert type(part) is type(inputs)
+        expected = take_rows(inputs, torch.arange(start, min(start + 3, 7)))
+        assert all(torch.equal(a, b) for a, b in zip(leaves(expected), leaves(part), strict=True))
     given = call_net(lambda *args, **kwargs: (args, kwargs), inputs)
     if isinstance(inputs, dict):
         assert given == ((), inputs)

@@ -11,7 +11,7 @@ from torch.distributions import Bernoulli, Categorical, Independent, Normal, Poi
 
 from credibly.core.errors import NotSupportedError, ShapeError, SupportError
 from credibly.distributions.mixture import MixturePredictive
-from credibly.metrics.intervals import coverage, width
+from credibly.metrics.intervals import coverage, size, width
 from credibly.metrics.scores import accuracy, brier, crps, log_score, nll, rmse
 
 GENERATOR = torch.Generator().manual_seed(11)
@@ -97,15 +97,22 @@ def test_central_intervals():
     low, high = stats.poisson.ppf([0.05, 0.95], 4)
     assert coverage(counts, torch.tensor([low, high]), 0.9).item() == 1.0
     assert width(counts, 0.9).item() == high - low
+    assert size(torch.tensor([[True, False], [True, True]])).item() == 1.5
 
 
 def test_refusals():
     with pytest.raises(ShapeError, match="empty"):
         nll(Normal(torch.zeros(0), torch.ones(0)), torch.zeros(0))
-    with pytest.raises(ShapeError, match="empty"):
+    with pytest.raises(ShapeError, match="at least one row"):
         coverage(Normal(torch.zeros(0), torch.ones(0)), torch.zeros(0), 0.9)
-    with pytest.raises(ValueError, match="level"):
+    with pytest.raises(ValueError, match="coverage"):
         width(Normal(torch.zeros(1), torch.ones(1)), 1.5)
+    with pytest.raises(ShapeError, match="at least one row"):
+        width(Normal(torch.zeros(0), torch.ones(0)), 0.9)
+    with pytest.raises(ShapeError, match="rows, classes"):
+        size(torch.ones(3))
+    with pytest.raises(TypeError, match="from_probs"):
+        nll(torch.ones(3), torch.ones(3))
     with pytest.raises(NotSupportedError, match="Normal"):
         brier(Normal(torch.zeros(1), torch.ones(1)), [0.0])
     with pytest.raises(SupportError):

@@ -16,7 +16,7 @@ from credibly.core.checks import check_count
 from credibly.core.dropout import DropoutMode, Recorder, Site, SiteMasks, draw_masks, row_sites
 from credibly.core.inputs import leaves, num_rows, take_rows
 from credibly.core.params import evaluating, floating_dtype, module_device, trainable_params
-from credibly.core.randomness import Stream, base_seed
+from credibly.core.randomness import Stream, base_seed, seeded
 from credibly.core.typing import ArrayLike, Inputs
 from credibly.model import Model, Want
 from credibly.posteriors.base import DEFAULT_NUM_DRAWS, Posterior, network_randomness
@@ -35,7 +35,7 @@ def dropout_sites(model: Model, inputs: Inputs) -> list[Site]:
     def record(rows: int) -> list[Site]:
         recorder = Recorder()
         first = take_rows(inputs, torch.zeros(rows, dtype=torch.long, device=module_device(model)))
-        with torch.no_grad(), evaluating(core), DropoutMode(recorder, always=True):
+        with torch.no_grad(), seeded(0, "record"), evaluating(core), DropoutMode(recorder, always=True):
             core(model.standardize_inputs(first), "outputs")
         return recorder.sites
 
