@@ -1,9 +1,13 @@
 """Named constructors of everything that has a contract: a new method adds its row here and is tested by it."""
 
+import torch
 from torch import nn
 
 from credibly import conformal, inference, likelihoods, priors
 from credibly.calibration import TemperatureScaling
+
+DEVICE = torch.device("cpu")
+"""Where the tests run: set by `pytest --device`."""
 
 LIKELIHOODS = {
     "gaussian_fixed": lambda: likelihoods.Gaussian(scale=0.7),

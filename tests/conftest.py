@@ -6,6 +6,7 @@ import hypothesis
 import pytest
 import torch
 
+import cases
 from global_state import unchanged_global_state
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -23,6 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     torch.set_num_threads(1)  # the workers of pytest-xdist are the parallelism
     device = torch.device(config.getoption("device"))
+    cases.DEVICE = device
     if device.type == "cuda" and not torch.cuda.is_available():
         raise pytest.UsageError(f"--device {device} was asked for, and torch sees no such device")
 

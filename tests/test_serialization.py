@@ -12,9 +12,9 @@ from torch import nn
 from torch.distributions import Normal
 
 import credibly
-from cases import LIKELIHOODS, METHODS, PRIORS
-from credibly import Model, Standardize, calibration, conformal, distributions, inference, likelihoods, priors
-from credibly.core.errors import FileFormatError
+from cases import LIKELIHOODS, METHODS, PRIORS, RECALIBRATORS, SCORES
+from credibly import Model, Standardize, distributions, inference, likelihoods, priors
+from credibly.core.errors import FileFormatError, NotSupportedError
 from credibly.core.files import read, write
 from credibly.likelihoods import Likelihood
 
@@ -78,26 +78,62 @@ def class_forecast(rows=50):
     return distributions.from_logits(logits), torch.randint(4, (rows,), generator=generator)
 
 
-def test_a_recalibration_comes_back_as_it_was(tmp_path):
+def number_forecast(rows=50):
+    generator = torch.Generator().manual_seed(1)
+    loc = torch.randn(rows, generator=generator)
+    return Normal(loc, 1.0), loc + torch.randn(rows, generator=generator)
+
+
+def forecast_for(part):
+    """A forecast of the kind that a recalibrator or score applies to."""
     predicted, targets = class_forecast()
-    recalibration = calibration.TemperatureScaling().fit(predicted, targets)
-    credibly.save(recalibration, tmp_path / "temperature")
-    loaded = credibly.load(tmp_path / "temperature")
+    try:
+        part.score(predicted, targets)
+    except NotSupportedError:
+        return number_forecast()
+    except AttributeError:
+        pass
+    return predicted, targets
+
+
+@pytest.mark.parametrize("name", RECALIBRATORS)
+def test_a_recalibration_comes_back_as_it_was(name, tmp_path):
+    predicted, targets = class_forecast()
+    recalibration = RECALIBRATORS[name]().fit(predicted, targets)
+    credibly.save(recalibration, tmp_path / "map")
+    loaded = credibly.load(tmp_path / "map")
     assert torch.equal(loaded(predicted).probs, recalibration(predicted).probs)
     assert loaded.report == recalibration.report
+    credibly.save(loaded, tmp_path / "again")
+    assert (tmp_path / "again").read_bytes() == (tmp_path / "map").read_bytes()
 
 
-@pytest.mark.parametrize("score", [conformal.LAC(), conformal.APS(), conformal.APS(randomized=False)])
-@pytest.mark.parametrize("groups", [False, True])
-def test_a_conformal_predictor_comes_back_as_it_was(score, groups, tmp_path):
-    predicted, targets = class_forecast()
-    labels = torch.arange(50) % 3 if groups else None
-    predictor = score.calibrate(predicted, targets, groups=labels, seed=0)
+@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("extras", [(), ("groups",), ("weights",), ("difficulty",)])
+def test_a_conformal_predictor_comes_back_as_it_was(name, extras, tmp_path, device):
+    score = SCORES[name]()
+    predicted, targets = forecast_for(score)
+    every = {
+        "groups": torch.arange(50) % 3,
+        "weights": torch.linspace(1, 2, 50),
+        "difficulty": torch.linspace(1, 3, 50),
+    }
+    chosen = {key: every[key] for key in extras}
+    predictor = score.calibrate(predicted, targets, **chosen, seed=0)
     credibly.save(predictor, tmp_path / "sets")
-    loaded = credibly.load(tmp_path / "sets")
-    a = predictor.predict(predicted, 0.8, groups=labels, seed=3)
-    b = loaded.predict(predicted, 0.8, groups=labels, seed=3)
-    assert torch.equal(a.members, b.members)
+    loaded = credibly.load(tmp_path / "sets", device=device)
+    a, b = (each.predict(predicted, 0.8, **chosen, seed=3) for each in (predictor, loaded))
+    assert torch.equal(a.contains(targets), b.contains(targets))
+    measure = "size" if hasattr(a, "size") else "width"
+    assert torch.equal(getattr(a, measure), getattr(b, measure))
+    meta = credibly.load(tmp_path / "sets", device="meta")
+    assert meta.scores.device.type == "meta"
+
+
+def test_a_fitted_standardisation_comes_back_as_it_was(tmp_path):
+    transform = Standardize().fit(data()[0])
+    credibly.save(transform, tmp_path / "transform")
+    assert credibly.load(tmp_path / "transform").same_as(transform)
 
 
 def test_infinite_numbers_survive(tmp_path):
@@ -248,18 +284,35 @@ def test_the_users_own_classes_are_passed_in(tmp_path):
     assert torch.equal(loaded.predict(data()[0]).mean, posterior.predict(data()[0]).mean)
 
 
-def test_everything_is_on_the_device_asked_for(tmp_path, device):
+@pytest.mark.parametrize("name", METHODS)
+def test_everything_is_on_the_device_asked_for(name, tmp_path, device):
     """B59: the device is read from the tensors, never stored as text."""
-    posterior = fit(inference.Ensemble(of=inference.MAP(num_epochs=1), num_members=2))
+    posterior = fit(METHODS[name]())
     credibly.save(posterior, tmp_path / "file")
     with safe_open(tmp_path / "file", framework="pt") as file:
         assert "cuda" not in file.metadata()["credibly"]
     meta = credibly.load(tmp_path / "file", net=net(), device="meta")
-    tensors = [*meta.model.parameters(), *meta.model.buffers(), *meta.draws.values(), *meta.buffers.values()]
-    assert {value.device.type for value in tensors} == {"meta"}
+    for part in getattr(meta, "members", [meta]):
+        tensors = [*part.model.parameters(), *part.model.buffers()]
+        tensors += [*getattr(part, "draws", {}).values(), *getattr(part, "buffers", {}).values()]
+        assert {value.device.type for value in tensors} == {"meta"}
     loaded = credibly.load(tmp_path / "file", net=net(), device=device)
     x = data()[0]
-    torch.testing.assert_close(loaded.predict(x).mean.cpu(), posterior.predict(x).mean, rtol=1e-6, atol=1e-6)
+    a, b = loaded.predict(x, seed=0).mean.cpu(), posterior.predict(x, seed=0).mean
+    torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+
+
+def test_a_network_that_prints_differently_is_pointed_out(tmp_path):
+    credibly.save(fit(METHODS["mc_dropout"]()), tmp_path / "file")
+    other = net()
+    other[3].p = 0.5
+    with pytest.warns(UserWarning, match=r"Dropout\(p=0.5.*Dropout\(p=0.3"):
+        credibly.load(tmp_path / "file", net=other)
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        credibly.save(priors.Normal(), tmp_path / "nowhere" / "file")
 
 
 @pytest.mark.parametrize("precision", [torch.float64, torch.bfloat16])

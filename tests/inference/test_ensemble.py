@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from credibly import Model, Standardize, inference, likelihoods, priors
+from credibly import Data, Model, Standardize, inference, likelihoods, priors
 from credibly.core.errors import NotSupportedError
 from credibly.core.params import initialize
 from credibly.core.randomness import derived_seed
 from credibly.posteriors import DrawPosterior, MixturePosterior
-from credibly.training import EarlyStopping, cosine
+from credibly.training import EarlyStopping, FocalLoss, LabelSmoothing, cosine
 
 
 def data(rows=45, *, seed=0):
@@ -107,6 +107,43 @@ def test_every_option_acts_on_each_member_alone(options):
         assert a.best_epoch == b.best_epoch
     if options == "early_stopping":
         assert len({len(history.loss) for history in one.info.histories}) > 1, "members must stop at different epochs"
+
+
+@pytest.mark.parametrize(
+    "optimizer", ["SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Adagrad", "Adadelta", "Rprop"]
+)
+def test_every_listed_optimiser_updates_members_alone(optimizer):
+    assert_equal_members(*fit_both(mlp(), optimizer=getattr(torch.optim, optimizer), num_epochs=2))
+
+
+class Classes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 8)
+        self.dropout = nn.Dropout(0.2)
+        self.last = nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.last(self.dropout(self.first(x).tanh()))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"loss": FocalLoss()}, {"loss": LabelSmoothing()}, {"class_weights": [1.0, 2.0, 0.5]}],
+)
+def test_class_losses_weights_and_masks_act_on_each_member_alone(options):
+    x, y = data()
+    labels = (x[:, :3].argmax(1)).long()
+    rows = Data(x, labels, weights=y.abs(), mask=torch.arange(45) % 4 > 0)
+    model = Model(Classes().double(), likelihoods.Categorical(3))
+    pair = []
+    for stacked in (True, False):
+        method = inference.MAP(num_epochs=2, batch_size=16, stacked=stacked, **options)
+        pair.append(inference.Ensemble(of=method, num_members=2).fit(model, rows, validation=rows, seed=2))
+    assert pair[0].info.stacked, pair[0].info.reason
+    assert_equal_members(*pair)
+    for a, b in zip(pair[0].info.histories, pair[1].info.histories, strict=True):
+        assert a.validation_log_prob == pytest.approx(b.validation_log_prob)
 
 
 def test_a_bootstrap_gives_each_member_its_own_rows():

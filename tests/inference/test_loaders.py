@@ -5,19 +5,19 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from cases import METHODS
+import cases
 from credibly import Data, Model, Standardize, inference, likelihoods
 from credibly.training import cosine, linear
 
 
 def net():
-    return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Dropout(0.3), nn.Linear(8, 1))
+    return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Dropout(0.3), nn.Linear(8, 1)).to(cases.DEVICE)
 
 
 def data(rows=20):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(rows, 3, generator=generator)
-    return x, 10 + 4 * x[:, 0]
+    return x.to(cases.DEVICE), 10 + 4 * x[:, 0].to(cases.DEVICE)
 
 
 def loader(*, shuffle=True, batch_size=6):
@@ -48,11 +48,11 @@ class NoisyRows(torch.utils.data.Dataset):
         return x[index] + 0.1 * torch.randn(3), y[index]
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", cases.METHODS)
 def test_the_global_state_stays_as_found(name):
     model = Model(net(), likelihoods.Gaussian(), inputs=Standardize(), targets=Standardize())
     before = torch.get_rng_state()
-    posterior = METHODS[name]().fit(model, loader(), validation=loader(), start="current", seed=0)
+    posterior = cases.METHODS[name]().fit(model, loader(), validation=loader(), start="current", seed=0)
     assert torch.equal(torch.get_rng_state(), before)
     posterior.predict(loader(), seed=1)
     list(posterior.predict_batches(loader(), seed=1))
@@ -98,7 +98,7 @@ def test_a_stream_that_can_be_read_once_loses_no_batch(method):
             return super().forward(x)
 
     model = Model(nn.Sequential(Spy(3, 8), nn.Dropout(0.2), nn.Linear(8, 1)), likelihoods.Gaussian())
-    recipe = METHODS[method]()
+    recipe = cases.METHODS[method]()
     if method == "mc_dropout":
         with pytest.raises(ValueError, match="no batch"):
             # two readers, the check of the dropout and the training: a stream of one pass cannot serve both

@@ -6,20 +6,23 @@ import pytest
 import torch
 from torch import nn
 
-from cases import METHODS
+import cases
 from credibly import Data, Model, Standardize, inference, likelihoods, priors
 from credibly.core.errors import NotFiniteError, NotSupportedError, ShapeError
 from credibly.training import EarlyStopping
 
 
 def net(outputs=1):
-    return nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(0.3), nn.Linear(8, outputs))
+    return nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(0.3), nn.Linear(8, outputs)).to(
+        cases.DEVICE
+    )
 
 
 def data(rows=20):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(rows, 3, generator=generator)
-    return x, 10 + 4 * x[:, 0] + torch.randn(rows, generator=generator)
+    y = 10 + 4 * x[:, 0] + torch.randn(rows, generator=generator)
+    return x.to(cases.DEVICE), y.to(cases.DEVICE)
 
 
 def gaussian(module):
@@ -111,9 +114,9 @@ def test_validation_without_any_target_is_refused():
         inference.MLE(num_epochs=1).fit(Model(nn.Linear(3, 1), likelihoods.Gaussian()), (x, y), validation=nothing)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", cases.METHODS)
 def test_bad_inputs_of_predict_are_refused_as_in_fit(name):
-    posterior = METHODS[name]().fit(Model(net(), likelihoods.Gaussian()), data(), start="current", seed=0)
+    posterior = cases.METHODS[name]().fit(Model(net(), likelihoods.Gaussian()), data(), start="current", seed=0)
     with pytest.raises(NotFiniteError, match="inputs"):
         posterior.predict(torch.tensor([[1.0, math.nan, 0.0]]))
     with pytest.raises(ShapeError, match="no rows"):
@@ -180,9 +183,9 @@ class AlwaysNoisy(nn.Module):
         return self.last(self.dropout(x)) + 0.1 * torch.randn(len(x), 1)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", cases.METHODS)
 def test_what_a_network_draws_by_itself_is_keyed_by_the_seed(name):
-    posterior = METHODS[name]().fit(Model(AlwaysNoisy(), likelihoods.Gaussian()), data(), start="current", seed=0)
+    posterior = cases.METHODS[name]().fit(Model(AlwaysNoisy(), likelihoods.Gaussian()), data(), start="current", seed=0)
     x = data()[0]
     before = torch.get_rng_state()
     assert torch.equal(posterior.predict(x, seed=1).mean, posterior.predict(x, seed=1).mean)

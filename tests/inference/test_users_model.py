@@ -6,18 +6,21 @@ import pytest
 import torch
 from torch import nn
 
-from cases import METHODS
+import cases
 from credibly import Model, Standardize, inference, likelihoods
 from credibly.core.errors import NotFiniteError
 
 
 def net_with_everything():
-    return nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 1))
+    return nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 1)).to(
+        cases.DEVICE
+    )
 
 
 def data(rows=24):
     generator = torch.Generator().manual_seed(0)
-    return torch.randn(rows, 3, generator=generator), 5 + 3 * torch.randn(rows, generator=generator)
+    x, y = torch.randn(rows, 3, generator=generator), 5 + 3 * torch.randn(rows, generator=generator)
+    return x.to(cases.DEVICE), y.to(cases.DEVICE)
 
 
 def model():
@@ -37,22 +40,22 @@ def assert_same_state(module, before):
         assert torch.equal(value, before[name]), name
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", cases.METHODS)
 @pytest.mark.parametrize("training", [True, False])
 def test_the_users_model_is_left_bit_identical(name, training):
     ours = model().train(training)
     ours.net[3].train(not training)
     before, before_flags = state(ours), flags(ours)
-    posterior = METHODS[name]().fit(ours, data(), start="current", seed=0)
+    posterior = cases.METHODS[name]().fit(ours, data(), start="current", seed=0)
     posterior.predict(data()[0], seed=0)
     assert_same_state(ours, before)
     assert flags(ours) == before_flags
     assert ours.inputs == Standardize()
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", cases.METHODS)
 def test_predicting_leaves_the_posterior_bit_identical(name):
-    posterior = METHODS[name]().fit(model(), data(), start="current", seed=0)
+    posterior = cases.METHODS[name]().fit(model(), data(), start="current", seed=0)
     before, before_flags = state(posterior.model), flags(posterior.model)
     first = posterior.predict(data()[0], seed=3)
     second = posterior.predict(data()[0], seed=3)
@@ -62,43 +65,43 @@ def test_predicting_leaves_the_posterior_bit_identical(name):
     assert not any(before_flags)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", cases.METHODS)
 def test_a_seed_fixes_the_result_and_leaves_the_global_state(name):
     ours = model()
     torch.manual_seed(11)
     before = torch.get_rng_state()
-    first = METHODS[name]().fit(ours, data(), start="current", seed=4).predict(data()[0], seed=1)
+    first = cases.METHODS[name]().fit(ours, data(), start="current", seed=4).predict(data()[0], seed=1)
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(12)
-    second = METHODS[name]().fit(ours, data(), start="current", seed=4).predict(data()[0], seed=1)
+    second = cases.METHODS[name]().fit(ours, data(), start="current", seed=4).predict(data()[0], seed=1)
     assert torch.equal(first.mean, second.mean)
     assert torch.equal(first.variance, second.variance)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", cases.METHODS)
 def test_without_a_seed_the_global_generator_decides(name):
     ours = model()
     results = []
     for seed in (7, 7, 8):
         torch.manual_seed(seed)
-        results.append(METHODS[name]().fit(ours, data(), start="current").predict(data()[0]).mean)
+        results.append(cases.METHODS[name]().fit(ours, data(), start="current").predict(data()[0]).mean)
     assert torch.equal(results[0], results[1])
     assert not torch.equal(results[0], results[2]) or name == "mc_dropout_of_current"
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", cases.METHODS)
 def test_the_users_model_survives_an_exception(name):
     ours = model()
     x, y = data()
     before = state(ours)
     before_flags = flags(ours)
     with pytest.raises((ValueError, RuntimeError)):
-        METHODS[name]().fit(ours, (x[:, :2], y), start="current", seed=0)
+        cases.METHODS[name]().fit(ours, (x[:, :2], y), start="current", seed=0)
     assert_same_state(ours, before)
     assert flags(ours) == before_flags
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", cases.METHODS)
 def test_data_in_every_form_trains(name):
     x, y = data()
     ours = model()
@@ -108,7 +111,7 @@ def test_data_in_every_form_trains(name):
         "loader": torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=8, shuffle=True),
     }
     for form, given in forms.items():
-        predicted = METHODS[name]().fit(ours, given, start="current", seed=0).predict(x, seed=0)
+        predicted = cases.METHODS[name]().fit(ours, given, start="current", seed=0).predict(x, seed=0)
         assert predicted.mean.dtype == torch.float32, form
         assert predicted.mean.isfinite().all(), form
 
