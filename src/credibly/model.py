@@ -314,6 +314,7 @@ class Model(nn.Module):
     def fitted(self, source: Source) -> "Model":
         """A copy whose recipes are fitted on the source's rows; what is fitted already stays as it is."""
         model = copy.deepcopy(self).to(module_device(self.net))  # the likelihood goes where the network is
+        model.likelihood.to(floating_dtype(self.net))
         if model.inputs is not None and not isinstance(model.inputs, (Standardization, InputsStandardization)):
             recipe, model.inputs = model.inputs, None
             model.inputs = fit_inputs(recipe, (batch.inputs for batch in source.batches(None)))

@@ -39,6 +39,8 @@ def leaves(inputs: Inputs) -> list[Tensor]:
 
 def num_rows(inputs: Inputs) -> int:
     """The shared size of axis 0; a ShapeError if the tensors disagree."""
+    if isinstance(inputs, Tensor) and (shape := inputs.shape):
+        return shape[0]
     tensors = leaves(inputs)
     if not tensors:
         raise ShapeError("`inputs` must hold at least one tensor; got none")
