@@ -165,7 +165,7 @@ def test_a_member_is_what_its_method_gives_from_the_same_beginning():
 
 
 def test_an_ensemble_of_one_equals_its_member():
-    model = Model(mlp(), likelihoods.Gaussian(), inputs=Standardize(), targets=Standardize())
+    model = Model(mlp(), likelihoods.Gaussian().double(), inputs=Standardize(), targets=Standardize())
     method = inference.MAP(num_epochs=3)
     ensemble = inference.Ensemble(of=method, num_members=1).fit(model, data(), seed=5)
     seed = derived_seed(5, "member", 0)
