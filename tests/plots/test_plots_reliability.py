@@ -114,3 +114,17 @@ def test_nothing_is_cut_off_and_words_do_not_overlap(width: float) -> None:
     assert title.y0 >= strip.y1
     assert title.y1 <= page.y1 + 1
     assert not word.overlaps(strip)
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_nothing_is_cut_off_in_a_figure_without_a_layout_engine(columns: int) -> None:
+    figure, axes = plt.subplots(1, columns, squeeze=False)
+    for ax in axes.flat:
+        reliability_diagram(table(), ax, title="a title")
+    figure.canvas.draw()
+    inside = figure.get_tightbbox()
+    width, height = figure.get_size_inches()
+    assert inside.ymin >= 0
+    assert inside.ymax <= height
+    assert inside.xmin >= 0
+    assert width > 0

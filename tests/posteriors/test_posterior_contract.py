@@ -1,14 +1,17 @@
 """What every posterior promises, for every method."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import cases
-from credibly import Model, Standardize, inference, likelihoods
+from credibly import Model, Standardize, inference, likelihoods, priors
 from credibly.core.errors import NotSupportedError
-from credibly.posteriors import WeightPosterior, evaluation
+from credibly.posteriors import WeightPosterior, dropout, evaluation
 
 
 def net():
@@ -166,3 +169,38 @@ def test_start_from_weights_by_name_checks_names_and_shapes():
         inference.MAP(num_epochs=1).fit(model, (x, y), start={"net.0.weight": weights["net.0.weight"]})
     with pytest.raises(ValueError, match="shape"):
         inference.MAP(num_epochs=1).fit(model, (x, y), start={**weights, "net.0.bias": torch.zeros(3)})
+
+
+def test_a_posterior_survives_pickling_and_copying(posterior):
+    x, _ = data()
+    whole = posterior.predict(x, seed=4).mean
+    for twin in (copy.deepcopy(posterior), pickle.loads(pickle.dumps(posterior))):
+        assert torch.equal(twin.predict(x, seed=4).mean, whole)
+
+
+def test_another_prior_goes_with_the_fitted_copy(posterior):
+    prior = priors.Laplace(0.1)
+    several = hasattr(posterior, "members") or (posterior.num_stored or 1) > 1
+    model = posterior.to_model(draw=0, prior=prior) if several else posterior.to_model(prior=prior)
+    assert model.prior is prior
+    assert posterior.model.prior is not prior
+
+
+@pytest.mark.parametrize("numbers", [1, 2**9, 2**30])
+def test_masks_do_not_depend_on_the_size_of_chunks(monkeypatch, numbers):
+    model = Model(net(), likelihoods.Gaussian())
+    posterior = inference.MCDropout().fit(model, data(), start="current", seed=0)
+    x, _ = data()
+    whole = posterior.outputs(x, num_draws=30, seed=2)
+    monkeypatch.setattr(dropout, "_CHUNK_NUMBERS", numbers)
+    torch.testing.assert_close(posterior.outputs(x, num_draws=30, seed=2), whole, rtol=1e-6, atol=1e-7)
+
+
+def test_an_ensemble_may_begin_where_a_posterior_ended():
+    model = Model(net(), likelihoods.Gaussian(), inputs=Standardize(), targets=Standardize())
+    point = inference.MAP(num_epochs=2).fit(model, data(), seed=0)
+    method = inference.Ensemble(of=inference.MAP(num_epochs=1, learning_rate=1e-12), num_members=2)
+    members = method.fit(model, data(), start=point, seed=1)
+    for name, value in point.sample(1).items():
+        torch.testing.assert_close(members.draws[name], value.expand_as(members.draws[name]))
+    assert members.model.inputs.same_as(point.model.inputs)

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 
 from credibly.metrics.bins import BinTable
 from credibly.plots.bands import consistency_band
-from credibly.plots.style import ALARM, DATA, INK, PALE, axes_of, legend_below, quiet
+from credibly.plots.style import ALARM, DATA, INK, PALE, axes_of, legend_below, make_room, quiet
 
 __all__ = ["reliability_diagram"]
 
@@ -41,6 +41,7 @@ def reliability_diagram(
         legend: whether to say what the marks mean.
     """
     ax = axes_of(ax, width=4.2, height=5.4)
+    make_room(ax, top=0.22 * counts + 0.04 * bool(title), bottom=0.16 * legend)
     some = (table.counts > 0).cpu().numpy()
     confidence, frequency = table.confidence.cpu().numpy()[some], table.frequency.cpu().numpy()[some]
     lowest = frequency

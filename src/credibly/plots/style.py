@@ -8,7 +8,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.transforms import ScaledTranslation
 
-__all__ = ["ALARM", "DATA", "INK", "PALE", "SECOND", "axes_of", "legend_below", "quiet"]
+__all__ = ["ALARM", "DATA", "INK", "PALE", "SECOND", "axes_of", "legend_below", "make_room", "quiet"]
 
 _BLUE, _ORANGE, _, _RED, *_ = sns.color_palette("colorblind")
 
@@ -42,6 +42,15 @@ def quiet(ax: Axes) -> None:
         spine.set_linewidth(0.8)
         spine.set_color(INK)
     ax.tick_params(width=0.8, color=INK)
+
+
+def make_room(ax: Axes, *, top: float, bottom: float) -> None:
+    """Shrink Axes for what is drawn around them, by shares of their height, where no layout engine will do it."""
+    if ax.get_figure() is None or ax.get_figure().get_layout_engine() is not None:  # type: ignore[union-attr]
+        return
+    box = ax.get_position()
+    height = box.height * (1 - top - bottom)
+    ax.set_position((box.x0, box.y0 + bottom * box.height, box.width, height))
 
 
 def legend_below(ax: Axes) -> None:
