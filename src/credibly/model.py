@@ -165,6 +165,10 @@ class Model(nn.Module):
         _check_type("targets", targets, Standardize, Standardization, type(None))
         if not isinstance(likelihood, Likelihood):
             raise TypeError(f"`likelihood` must be a Likelihood; got {type(likelihood).__name__}")
+        if offset is not None and isinstance(inputs, Mapping) and offset in inputs:
+            raise ValueError(
+                f"`inputs` must not standardise the offset {offset!r}: it is added to the outputs with coefficient 1"
+            )
         if targets is not None and offset is not None:
             raise ValueError("`offset` is added on the network's scale and cannot be used with standardised targets")
         self.net = net
@@ -341,7 +345,8 @@ def _explain(error: RuntimeError, net: nn.Module, inputs: Inputs) -> None:
     """Turn torch's words about dtypes and shapes into advice; anything else is left as it is."""
     text = str(error)
     found = [f"{tuple(leaf.shape)} {str(leaf.dtype).removeprefix('torch.')}" for leaf in leaves(inputs)]
-    if "dtype" in text or "scalar type" in text.lower():
+    other = any(leaf.is_floating_point() and leaf.dtype != floating_dtype(net) for leaf in leaves(inputs))
+    if "dtype" in text or "scalar type" in text.lower() or (other and "type" in text):
         own = str(floating_dtype(net)).removeprefix("torch.")
         raise TypeError(
             f"the network, whose weights are {own}, cannot read inputs {', '.join(found)}: tensors are not converted; "

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -180,3 +181,18 @@ def test_an_entry_replaces_the_general_one() -> None:
     with pytest.raises(NotSupportedError, match="describe is not available for Categorical; entries exist for Normal"):
         describe.refuse(Categorical(torch.ones(2)))
     assert rebuild.__doc__ is not None
+
+
+class Unnamed(Distribution):
+    """Its tensor is not in `arg_constraints`."""
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
+
+    def __init__(self, width: Tensor) -> None:
+        self.width = width
+        super().__init__(width.shape, validate_args=False)
+
+
+def test_a_tensor_that_the_constraints_do_not_name_is_refused() -> None:
+    with pytest.raises(NotSupportedError, match=r"width.*arg_constraints"):
+        select(Unnamed(torch.ones(6)), torch.tensor([5, 3]))

@@ -37,16 +37,13 @@ def ensemble():
 def test_separate_networks_have_no_mean():
     posterior = ensemble()
     x, y = data()
-    for attempt in (
-        posterior.to_model,
-        lambda: inference.MAP(num_epochs=1).fit(Model(net(), likelihoods.Gaussian()), (x, y), start=posterior),
-        lambda: inference.MCDropout().fit(Model(net(), likelihoods.Gaussian()), (x, y), start=posterior),
-        lambda: inference.MCDropout(train=inference.Ensemble(of=inference.MAP(num_epochs=1))).fit(
-            Model(net(), likelihoods.Gaussian()), (x, y)
-        ),
-    ):
-        with pytest.raises(ValueError, match="no meaningful mean"):
-            attempt()
+    with pytest.raises(ValueError, match="no meaningful mean"):
+        posterior.to_model()
+    for method in (inference.MAP(num_epochs=1), inference.MCDropout()):
+        with pytest.raises(ValueError, match="several networks"):
+            method.fit(gaussian(net()), (x, y), start=posterior)
+    with pytest.raises(NotSupportedError, match="turn it round"):
+        inference.MCDropout(train=inference.Ensemble(of=inference.MAP(num_epochs=1)))
     member = posterior.to_model(draw=1)
     assert torch.equal(member.net[0].weight, posterior.draws["net.0.weight"][1])
 
@@ -56,6 +53,17 @@ def test_an_ensemble_of_ensembles_predicts_from_all_members():
     posterior = inference.Ensemble(of=inner, num_members=3).fit(Model(net(), likelihoods.Gaussian()), data(), seed=0)
     assert posterior.num_stored == 6
     assert posterior.predict(data()[0]).num_draws == 6
+    outputs = posterior.outputs(data()[0]).squeeze(-1)
+    assert (torch.cdist(outputs, outputs) + torch.eye(6) > 1e-3).all(), "every network begins at weights of its own"
+    x = data()[0]
+    for draw in range(6):
+        alone = posterior.to_model(draw=draw).call({}, {}, x)
+        torch.testing.assert_close(alone.squeeze(-1).detach(), outputs[draw], rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="0 to 5; got 6"):
+        posterior.to_model(draw=6)
+    with pytest.raises(ValueError, match="6 stored draws; got 8"):
+        posterior.predict(x, num_draws=8)
+    torch.testing.assert_close(posterior.outputs(x, num_draws=2).squeeze(-1), outputs[[0, 4]], rtol=1e-5, atol=1e-6)
 
 
 def test_members_weigh_the_same_whatever_their_number_of_draws():
@@ -242,3 +250,16 @@ def test_ensemble_targets_of_shape_n_and_n_by_1_train_alike():
     assert all(torch.equal(flat.draws[name], column.draws[name]) for name in flat.draws)
     with pytest.raises(ShapeError, match=r"\(20, 3\)"):
         method.fit(model, (x, y.unsqueeze(1).expand(-1, 3)), seed=0)
+
+
+def test_an_offset_is_never_standardised():
+    for key, inputs in (("t", {"x": Standardize(), "t": Standardize()}), (1, {0: Standardize(), 1: Standardize()})):
+        with pytest.raises(ValueError, match="offset"):
+            Model(net(), likelihoods.Poisson(), inputs=inputs, offset=key)
+    Model(net(), likelihoods.Poisson(), inputs={"x": Standardize()}, offset="t")
+
+
+def test_the_precision_of_convolutions_is_explained_too():
+    model = gaussian(nn.Sequential(nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Linear(2, 1)))
+    with pytest.raises(TypeError, match=r"inputs\.to\(torch\.float32\)"):
+        inference.MAP(num_epochs=1).fit(model, (torch.randn(6, 1, 3).double(), torch.randn(6)))

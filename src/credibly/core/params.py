@@ -168,9 +168,9 @@ def _check_all_set(module: nn.Module, trainable: Mapping[str, Tensor]) -> None:
             owner = name.rpartition(".")[0]
             kind = type(module.get_submodule(owner)).__name__
             raise NotSupportedError(
-                f"`{owner or 'the network'}` ({kind}) owns the weight `{name}`, which no `reset_parameters` sets, so "
-                "members cannot be initialised afresh; add the method, or pass Ensemble(initialize=f) where f(net) "
-                "sets new weights"
+                f"`{owner or kind}` ({kind}) owns the weight `{name}`, which no `reset_parameters` sets, so members "
+                "cannot be initialised afresh; add the method (for a network, Ensemble(initialize=f) may set new "
+                "weights instead)"
             )
 
 

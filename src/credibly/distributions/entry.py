@@ -128,7 +128,7 @@ def _check_totals(values: Tensor, slack: float) -> float:
     worst = max(1 - low, high - 1)
     if worst > slack:
         row = tuple(((totals - 1).abs() > slack).nonzero()[0].tolist())
-        raise ValueError(f"`probs` must sum to 1 over the classes; row {_name(row)} sums to {float(totals[row]):.6g}")
+        raise ValueError(f"`probs` must sum to 1 over the classes; row {_name(row)} sums to {float(totals[row]):.9g}")
     return worst
 
 

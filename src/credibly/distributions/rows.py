@@ -39,12 +39,18 @@ def rebuild(d: Distribution, others: Sequence[Distribution], change: Change) -> 
     they are expanded to the batch shape and changed; other constructor arguments are passed on as they are.
 
     Raises:
-        NotSupportedError: a constructor argument cannot be read back from the distribution.
+        NotSupportedError: a constructor argument cannot be read back from the distribution, or is a tensor that
+            `arg_constraints` does not name.
     """
     shared = _stored_arguments(d)
     arguments = {}
     for name, value in shared.items():
         constraint = d.arg_constraints.get(name)
+        if constraint is None and isinstance(value, Tensor) and value.dim() > 0:
+            raise NotSupportedError(
+                f"the tensor `{name}` of {type(d).__name__} is not named in its `arg_constraints`, so its rows "
+                f"cannot be told; name it there, or register the type: rebuild.register({type(d).__name__})"
+            )
         if constraint is None or not isinstance(value, Tensor):
             arguments[name] = value
         else:

@@ -42,6 +42,11 @@ class InferenceMethod(ABC):
         """Whether `fit` trains weights, or takes them as they are at the start."""
         return True
 
+    @property
+    def draws_weights(self) -> bool:
+        """Whether `fit` draws fresh weights itself, where it is given no start."""
+        return False
+
     @abstractmethod
     def fit(
         self,
@@ -188,6 +193,10 @@ def begin(model: Model, start: Start) -> Model:
             raise ValueError(f"`start` must be a posterior, weights by name, 'current' or None; got {start!r}")
         return model
     if isinstance(start, Posterior):
+        if (start.num_stored or 1) > 1:
+            raise ValueError(
+                f"{start!r} is several networks, whose mean is none; fit one of them, posterior.to_model(draw=k)"
+            )
         source = start.to_model().core
         check_params(trainable_params(source), trainable_params(model.core))
         load_params(model.core, {**trainable_params(source), **network_buffers(source)})

@@ -52,6 +52,11 @@ class Ensemble(InferenceMethod):
         """Whether the members are trained."""
         return self.of.trains
 
+    @property
+    def draws_weights(self) -> bool:
+        """Always."""
+        return True
+
     def __post_init__(self) -> None:
         check_count("num_members", self.num_members)
         if not isinstance(self.of, InferenceMethod):
@@ -82,7 +87,7 @@ class Ensemble(InferenceMethod):
         if self.bootstrap and rows is None:
             raise NotSupportedError("a bootstrap sample needs data in memory, as (inputs, targets); got a loader")
         starts: Sequence[Start] = [start] * len(seeds)
-        if start is None:
+        if start is None and not self.of.draws_weights:
             starts = [self._fresh(fitted, member) for member in seeds]
         try:
             members = self.of.fit_members(

@@ -38,6 +38,13 @@ class MCDropout(InferenceMethod):
 
     train: InferenceMethod | None = None
 
+    def __post_init__(self) -> None:
+        if self.train is not None and self.train.draws_weights:
+            name = type(self.train).__name__
+            raise NotSupportedError(
+                f"{name} ends in several networks; turn it round: {name}(of=MCDropout(train=...), ...)"
+            )
+
     @property
     def trains(self) -> bool:
         """Whether there is a recipe to train by."""

@@ -12,7 +12,7 @@ from credibly.core.typing import ArrayLike
 from credibly.distributions.mixture import MixturePredictive
 from credibly.distributions.predictive import Predictive
 from credibly.model import Model
-from credibly.posteriors.base import DEFAULT_NUM_DRAWS, Posterior
+from credibly.posteriors.base import DEFAULT_NUM_DRAWS, Posterior, stored_draws
 from credibly.posteriors.evaluation import concatenated
 from credibly.posteriors.info import Info
 from credibly.priors.base import Prior
@@ -40,10 +40,15 @@ class MixturePosterior(Posterior):
         stored = [member.num_stored for member in self.members]
         return None if None in stored else sum(number for number in stored if number is not None)
 
+    def _stored(self) -> Tensor:
+        """The number of stored draws of each member."""
+        return torch.tensor([member.num_stored for member in self.members])
+
     def _shares(self, num_draws: int | None) -> list[int]:
         """How many draws each member gives."""
-        if num_draws is None and self.num_stored is not None:
-            return [member.num_stored or 0 for member in self.members]
+        if self.num_stored is not None:
+            owner = torch.arange(len(self.members)).repeat_interleave(self._stored())
+            return torch.bincount(owner[stored_draws(num_draws, self.num_stored)], minlength=len(self.members)).tolist()
         total = DEFAULT_NUM_DRAWS if num_draws is None else check_count("num_draws", num_draws)
         share, rest = divmod(total, len(self.members))
         if share == 0:
@@ -53,7 +58,8 @@ class MixturePosterior(Posterior):
     def _asked(self, num_draws: int | None, seed: int | None) -> Iterator[tuple[Posterior, int, int]]:
         base = base_seed(seed)
         for index, (member, share) in enumerate(zip(self.members, self._shares(num_draws), strict=True)):
-            yield member, share, derived_seed(base, "member", index)
+            if share:
+                yield member, share, derived_seed(base, "member", index)
 
     def parameters(
         self, inputs: ArrayLike, *, num_draws: int | None = None, seed: int | None = None
@@ -74,14 +80,18 @@ class MixturePosterior(Posterior):
     def _predictive(self, parameters: dict[str, Tensor], num_draws: int | None) -> Predictive:
         """Members weigh the same, also where they gave different numbers of draws."""
         shares = torch.tensor(self._shares(num_draws), device=module_device(self.model))
-        log_weights = -shares.double().log().repeat_interleave(shares)
+        log_weights = -shares.clamp(min=1).double().log().repeat_interleave(shares)
         return MixturePredictive(self.model.distribution(parameters), log_weights)
 
     def to_model(self, *, draw: int | None = None, prior: Prior | None = None) -> Model:
-        """The fitted model of member `draw`."""
-        if draw is None or not 0 <= draw < len(self.members):
-            raise ValueError(
-                f"a mixture has no single set of weights; name a member with `draw`, 0 to {len(self.members) - 1}; "
-                f"got {draw}"
-            )
-        return self.members[draw].to_model(prior=prior)
+        """The model of one stored draw, counted over all members; where draws are made as needed, of one member."""
+        last = len(self.members) - 1 if self.num_stored is None else self.num_stored - 1
+        if draw is None or not 0 <= draw <= last:
+            raise ValueError(f"a mixture has no single set of weights; name one with `draw`, 0 to {last}; got {draw}")
+        if self.num_stored is None:
+            return self.members[draw].to_model(prior=prior)
+        for member, stored in zip(self.members, self._stored().tolist(), strict=True):
+            if draw < stored:
+                return member.to_model(draw=draw if stored > 1 else None, prior=prior)
+            draw -= stored
+        raise AssertionError("the draw was checked")
