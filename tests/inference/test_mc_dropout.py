@@ -9,6 +9,7 @@ from torch import nn
 
 from credibly import Model, inference, likelihoods
 from credibly.core.errors import NotSupportedError
+from credibly.posteriors import dropout
 
 
 def dense(*layers):
@@ -224,3 +225,43 @@ def test_it_trains_by_the_recipe_it_is_given():
     assert torch.equal(own.outputs(x, seed=0), after.outputs(x, seed=0))
     assert own.info.history.loss == map_posterior.info.history.loss
     assert math.isfinite(own.info.history.loss[-1])
+
+
+@pytest.mark.parametrize("name", [*REACHED, "last", "residual", "twice"])
+def test_draws_made_one_by_one_are_those_made_together(name, monkeypatch):
+    odd = {
+        "last": lambda: nn.Sequential(nn.Linear(6, 1), nn.Dropout(0.5)),
+        "residual": Residual,
+        "twice": Twice,
+    }
+    posterior, x = fitted((REACHED | odd)[name]())
+    mapped = posterior.outputs(x, num_draws=12, seed=0)
+    monkeypatch.setattr(dropout, "_CHUNK_NUMBERS", 1)
+    alone = posterior.outputs(x, num_draws=12, seed=0)
+    torch.testing.assert_close(alone, mapped, rtol=1e-4, atol=1e-5)
+    parameters = posterior.parameters(x, num_draws=12, seed=0)
+    torch.testing.assert_close(parameters["loc"], alone.squeeze(-1), rtol=1e-5, atol=1e-6)
+    wanted = x.clone().requires_grad_()
+    posterior.outputs(wanted, num_draws=3, seed=0).sum().backward()
+    assert wanted.grad.isfinite().all()
+
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.dropout, self.last = nn.Linear(6, 6), nn.Dropout(0.5), nn.Linear(6, 1)
+
+    def forward(self, x):
+        once = self.dropout(self.first(x))
+        again = self.dropout(once + x)
+        return self.last(once * again + once)
+
+
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.shared = nn.Dropout(0.5)
+        self.last = nn.Linear(6, 1)
+
+    def forward(self, x):
+        return self.last(self.shared(x)) + self.last(self.shared(2 * x)) + self.shared(x)[:, :1]
