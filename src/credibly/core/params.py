@@ -30,7 +30,6 @@ __all__ = [
     "stack",
     "trainable_params",
     "training_mode",
-    "unstack",
 ]
 
 
@@ -52,14 +51,6 @@ def network_buffers(core: nn.Module) -> Params:
 def stack(members: Sequence[Params]) -> Params:
     """Dicts with equal names as one dict whose tensors have a leading draw axis."""
     return {name: torch.stack([member[name] for member in members]) for name in members[0]}
-
-
-def unstack(params: Params) -> list[Params]:
-    """The draws of a stacked dict, one by one."""
-    if not params:
-        return []
-    num_draws = next(iter(params.values())).shape[0]
-    return [{name: value[draw] for name, value in params.items()} for draw in range(num_draws)]
 
 
 def check_params(params: Params, like: Params, name: str = "start") -> None:
