@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from credibly.core.errors import NotSupportedError
+from credibly.core.shared_calls import SharedCalls
 
 __all__ = ["DropoutMode", "MaskSource", "Recorder", "Site", "SiteMasks", "draw_masks", "row_sites"]
 
@@ -173,12 +174,14 @@ class DropoutMode(TorchFunctionMode):
     Args:
         source: gives the masks.
         always: act whatever the training flags say (Monte Carlo dropout); otherwise only where a dropout is on.
+        shared: what this draw has in common with those before it; None where there is nothing to share.
     """
 
-    def __init__(self, source: MaskSource, *, always: bool) -> None:
+    def __init__(self, source: MaskSource, *, always: bool, shared: SharedCalls | None = None) -> None:
         super().__init__()
         self._source = source
         self._always = always
+        self._shared = shared
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -192,7 +195,7 @@ class DropoutMode(TorchFunctionMode):
             return self._multi_head(*args, **kwargs)
         if func in _RECURRENT:
             self._refuse_recurrent(func, args)
-        return func(*args, **kwargs)
+        return func(*args, **kwargs) if self._shared is None else self._shared(func, args, kwargs)
 
     def _dropout(
         self,

@@ -17,10 +17,11 @@ from credibly.core.dropout import DropoutMode, Recorder, Site, SiteMasks, draw_m
 from credibly.core.inputs import leaves, num_rows, take_rows
 from credibly.core.params import evaluating, floating_dtype, module_device, trainable_params
 from credibly.core.randomness import Stream, base_seed, seeded
+from credibly.core.shared_calls import SharedCalls
 from credibly.core.typing import ArrayLike, Inputs
 from credibly.model import Model, Want
 from credibly.posteriors.base import DEFAULT_NUM_DRAWS, Posterior, network_randomness
-from credibly.posteriors.evaluation import Evaluated, grad_if_needed, map_draws
+from credibly.posteriors.evaluation import Evaluated, grad_if_needed, is_mappable, map_draws
 from credibly.posteriors.info import Info
 
 __all__ = ["DropoutPosterior", "dropout_sites"]
@@ -73,9 +74,11 @@ class DropoutPosterior(Posterior):
         stream = Stream(base_seed(seed), "masks", module_device(self.model))
         masks = draw_masks(sites, stream.uniform(size, 0, num_draws), floating_dtype(self.model))
         chunk = _CHUNK_NUMBERS // max(1, num_rows(read) * max(site.size for site in sites))
+        chunk = chunk if is_mappable(self.model.net) else 1
+        shared = SharedCalls() if chunk < 2 and not torch.is_inference_mode_enabled() else None
         with grad_if_needed(read), network_randomness(seed):
             evaluate = self._plain(read, want)
-            return map_draws(lambda draw: _under_masks(sites, draw, evaluate), masks, chunk=chunk, net=self.model.net)
+            return map_draws(lambda draw: _under_masks(sites, draw, evaluate, shared), masks, chunk=chunk)
 
     def _sites_of(self, inputs: Inputs) -> list[Site]:
         """The sites for rows of this shape, found once."""
@@ -93,6 +96,10 @@ class DropoutPosterior(Posterior):
         return lambda: functional_call(core, params, (standardized, want))
 
 
-def _under_masks(sites: list[Site], masks: Sequence[Tensor], evaluate: Callable[[], Evaluated]) -> Evaluated:
-    with DropoutMode(SiteMasks(sites, masks), always=True):
+def _under_masks(
+    sites: list[Site], masks: Sequence[Tensor], evaluate: Callable[[], Evaluated], shared: SharedCalls | None
+) -> Evaluated:
+    if shared is not None:
+        shared.begin_draw()
+    with DropoutMode(SiteMasks(sites, masks), always=True, shared=shared):
         return evaluate()

@@ -53,18 +53,15 @@ def evaluate_draws(
     return vmap(call, in_dims=in_dims, chunk_size=min(chunk, num_draws), randomness="different")(params, buffers)
 
 
-def map_draws(
-    call: Callable[[list[Tensor]], Evaluated], draws: list[Tensor], *, chunk: int, net: nn.Module
-) -> Evaluated:
+def map_draws(call: Callable[[list[Tensor]], Evaluated], draws: list[Tensor], *, chunk: int) -> Evaluated:
     """`call` at each draw of some random tensors, stacked on axis 0.
 
     Args:
         call: evaluates one draw.
         draws: each with the draws on axis 0.
-        chunk: how many draws fit the cache together; below 2 one draw fills it, and a loop is right.
-        net: what is called, to see whether it can be mapped.
+        chunk: how many draws to map together; below 2 they are looped over.
     """
-    if chunk < 2 or not is_mappable(net):
+    if chunk < 2:
         return _stack([call(list(draw)) for draw in zip(*(table.unbind(0) for table in draws), strict=True)])
     parts = zip(*(torch.split(table, chunk) for table in draws), strict=True)
     return _concatenate([vmap(call, randomness="different")(list(part)) for part in parts])
