@@ -30,10 +30,8 @@ def top_label_bins(predicted: Distribution, targets: ArrayLike, *, num_bins: int
         NotSupportedError: if `predicted` is not a distribution over classes.
     """
     matched = match_targets(predicted, targets)
-    blocks = top_label_blocks(predicted)
-    return equal_width_table(
-        ((top.flatten(), (label == matched[rows]).flatten()) for rows, top, label in blocks), num_bins
-    )
+    blocks = top_label_blocks(predicted, matched)
+    return equal_width_table(((top.flatten(), hits.flatten()) for top, hits in blocks), num_bins)
 
 
 def event_bins(predicted: Distribution, targets: ArrayLike, *, num_bins: int = 15) -> BinTable:

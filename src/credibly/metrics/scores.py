@@ -52,7 +52,7 @@ def brier(predicted: Distribution, targets: ArrayLike) -> Tensor:
 
 def accuracy(predicted: Distribution, targets: ArrayLike) -> Tensor:
     """The fraction of targets that are the most probable class; of equally probable ones the first counts."""
-    return _mean(top_label(predicted)[1] == match_targets(predicted, targets))
+    return _mean(top_label(predicted, match_targets(predicted, targets))[1])
 
 
 def rmse(predicted: Distribution, targets: ArrayLike) -> Tensor:
