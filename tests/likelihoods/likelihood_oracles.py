@@ -4,9 +4,10 @@ import itertools
 
 import numpy as np
 import torch
-from scipy import special, stats
+from laws import ClassLaw, law_of
 
-from credibly.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson
+from credibly.distributions.kinds import kind
+from credibly.likelihoods import Bernoulli, Gaussian, HeteroscedasticGaussian
 
 
 def outputs_for(likelihood, *leading, dtype=torch.float64, seed=0):
@@ -18,47 +19,7 @@ def outputs_for(likelihood, *leading, dtype=torch.float64, seed=0):
 
 def scipy_law(likelihood, outputs):
     """The frozen scipy law of every element of the target, with arrays (*batch, *event) as parameters."""
-    values = outputs.detach().double().numpy()
-    if isinstance(likelihood, HeteroscedasticGaussian):
-        loc, raw = np.split(values, 2, axis=-1)
-        return stats.norm(_event(loc), _event(np.logaddexp(0, raw) + likelihood.min_scale))
-    if isinstance(likelihood, Gaussian):
-        scale = likelihood.noise_scale().detach().double().numpy()
-        return stats.norm(_event(values), _event(np.broadcast_to(scale, values.shape)))
-    if isinstance(likelihood, Bernoulli):
-        return stats.bernoulli(_event(special.expit(values)))
-    if isinstance(likelihood, Poisson):
-        return stats.poisson(_event(np.exp(values)))
-    return CategoricalLaw(special.softmax(values, axis=-1))
-
-
-def _event(values):
-    return values[..., 0] if values.shape[-1] == 1 else values
-
-
-class CategoricalLaw:
-    """scipy has no categorical law with a row of probabilities each."""
-
-    def __init__(self, probs):
-        self.probs = probs
-
-    def logpmf(self, y):
-        index = np.asarray(y).astype(int)[..., None]
-        return np.log(np.take_along_axis(np.broadcast_to(self.probs, (*index.shape[:-1], 4)), index, -1)[..., 0])
-
-    def cdf(self, y):
-        below = np.arange(self.probs.shape[-1]) <= np.asarray(y)[..., None]
-        return (self.probs * below).sum(-1)
-
-    def mean(self):
-        return self.probs @ np.arange(self.probs.shape[-1])
-
-    def var(self):
-        return self.probs @ np.arange(self.probs.shape[-1]) ** 2 - self.mean() ** 2
-
-    def rvs(self, size, random_state):
-        draws = random_state.random((*size, 1)) > self.probs.cumsum(-1)
-        return draws[..., :-1].sum(-1).astype(float)
+    return law_of(likelihood, outputs.detach().double().cpu().numpy())
 
 
 def log_density(law, y):
@@ -68,7 +29,12 @@ def log_density(law, y):
 
 def is_vector(likelihood):
     """Whether a target is a vector."""
-    return not isinstance(likelihood, Categorical) and len(likelihood(torch.zeros(likelihood.num_outputs)).event_shape)
+    return len(likelihood(torch.zeros(1, likelihood.num_outputs)).event_shape) > 0
+
+
+def kind_of(likelihood):
+    """What its target is: "real", "count" or "class"."""
+    return kind(likelihood(torch.zeros(1, likelihood.num_outputs)))
 
 
 def draw_targets(likelihood, outputs, seed=0):
@@ -84,8 +50,8 @@ def expectation_nodes(likelihood, outputs):
     Scores of Gaussians are polynomials in the target, so six nodes of Gauss and Hermite are exact.
     """
     law = scipy_law(likelihood, outputs)
-    if isinstance(law, CategoricalLaw):
-        return torch.arange(4.0, dtype=torch.float64), torch.as_tensor(law.probs)
+    if isinstance(law, ClassLaw):
+        return torch.arange(len(law.probs), dtype=torch.float64), torch.as_tensor(law.probs)
     if isinstance(likelihood, (Gaussian, HeteroscedasticGaussian)):
         nodes, masses = np.polynomial.hermite_e.hermegauss(6)
         values = np.atleast_1d(law.mean())[:, None] + np.atleast_1d(law.std())[:, None] * nodes

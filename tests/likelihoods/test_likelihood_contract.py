@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from likelihood_oracles import brute_fisher, draw_targets, is_vector, log_density, outputs_for, scipy_law
+from likelihood_oracles import brute_fisher, draw_targets, is_vector, kind_of, log_density, outputs_for, scipy_law
 from scipy import special, stats
 from torch.func import vmap
 
@@ -15,9 +15,9 @@ from credibly.distributions import functions as waist
 from credibly.likelihoods import Categorical, Gaussian, HeteroscedasticGaussian, Likelihood
 
 EVERY = pytest.mark.parametrize("name", LIKELIHOODS)
-REAL = [name for name in LIKELIHOODS if name.startswith(("gaussian", "hetero"))]
+REAL = [name for name, make in LIKELIHOODS.items() if kind_of(make()) == "real"]
 COUNTED = [name for name in LIKELIHOODS if name not in REAL]
-SCALAR = [name for name in LIKELIHOODS if not name.endswith(("vector", "shared", "vector_fixed"))]
+SCALAR = [name for name, make in LIKELIHOODS.items() if not is_vector(make())]
 
 
 def make(name, dtype, device="cpu"):
