@@ -9,17 +9,21 @@ from torch import Tensor
 from torch.distributions import (
     Bernoulli,
     Beta,
+    Binomial,
     Categorical,
     Distribution,
     Exponential,
     Gamma,
+    HalfNormal,
     Independent,
     Laplace,
     LogNormal,
+    NegativeBinomial,
     Normal,
     Poisson,
     StudentT,
     Uniform,
+    Weibull,
 )
 
 from credibly.distributions.affine import AffineView
@@ -66,7 +70,23 @@ PLAIN: dict[str, Build] = {
     "student_t": lambda t: StudentT(
         3 + _positive(t, ROWS), numbers(ROWS, dtype=t), _positive(t, ROWS), validate_args=False
     ),
+    "half_normal": lambda t: HalfNormal(_positive(t, ROWS), validate_args=False),
+    "weibull": lambda t: Weibull(_positive(t, ROWS), _positive(t, ROWS).flip(0), validate_args=False),
     "poisson": lambda t: Poisson(3 * _positive(t, ROWS), validate_args=False),
+    "negative_binomial_logits": lambda t: NegativeBinomial(
+        _positive(t, ROWS), logits=numbers(ROWS, dtype=t), validate_args=False
+    ),
+    "negative_binomial_probs": lambda t: NegativeBinomial(
+        _positive(t, ROWS), probs=numbers(ROWS, dtype=t, low=0.1, high=0.7), validate_args=False
+    ),
+    "binomial_logits": lambda t: Binomial(
+        torch.tensor([12.0, 40.0, 30.0, 13.0], dtype=t), logits=numbers(ROWS, dtype=t), validate_args=False
+    ),
+    "binomial_probs": lambda t: Binomial(
+        torch.tensor([12.0, 40.0, 30.0, 13.0], dtype=t),
+        probs=numbers(ROWS, dtype=t, low=0.1, high=0.7),
+        validate_args=False,
+    ),
     "bernoulli_logits": lambda t: Bernoulli(logits=2 * numbers(ROWS, dtype=t), validate_args=False),
     "bernoulli_probs": lambda t: Bernoulli(probs=numbers(ROWS, dtype=t, low=0.1, high=0.9), validate_args=False),
     "categorical_logits": lambda t: Categorical(logits=2 * numbers(ROWS, CLASSES, dtype=t), validate_args=False),
@@ -95,6 +115,9 @@ MIXTURES: dict[str, Build] = {
         Uniform(numbers(DRAWS, ROWS, dtype=t), 2 + numbers(DRAWS, ROWS, dtype=t), validate_args=False)
     ),
     "mixture_poisson": lambda t: MixturePredictive(Poisson(_positive(t, DRAWS, ROWS), validate_args=False)),
+    "mixture_negative_binomial": lambda t: MixturePredictive(
+        NegativeBinomial(_positive(t, DRAWS, ROWS), logits=numbers(DRAWS, ROWS, dtype=t), validate_args=False)
+    ),
     "mixture_bernoulli": lambda t: MixturePredictive(
         Bernoulli(logits=2 * numbers(DRAWS, ROWS, dtype=t), validate_args=False)
     ),
@@ -136,29 +159,47 @@ ALL = PLAIN | PREDICTIVE | QUANTILES
 WITH_DENSITY = PLAIN | MIXTURES | FORMS
 
 SCIPY = {
-    "normal": (lambda t: Normal(*_pair(t, 2, 3)), scipy.stats.norm(2, 3)),
-    "laplace": (lambda t: Laplace(*_pair(t, 2, 3)), scipy.stats.laplace(2, 3)),
+    "normal": (lambda t: Normal(*pair(t, 2, 3)), scipy.stats.norm(2, 3)),
+    "laplace": (lambda t: Laplace(*pair(t, 2, 3)), scipy.stats.laplace(2, 3)),
     "log_normal": (
-        lambda t: LogNormal(*_pair(t, 0.5, 0.75)),
+        lambda t: LogNormal(*pair(t, 0.5, 0.75)),
         scipy.stats.lognorm(0.75, scale=math.exp(0.5)),
     ),
-    "exponential": (lambda t: Exponential(_pair(t, 2)[0]), scipy.stats.expon(scale=0.5)),
-    "gamma": (lambda t: Gamma(*_pair(t, 2.5, 4)), scipy.stats.gamma(2.5, scale=0.25)),
-    "gamma_small_shape": (lambda t: Gamma(*_pair(t, 0.125, 4)), scipy.stats.gamma(0.125, scale=0.25)),
-    "gamma_large_shape": (lambda t: Gamma(*_pair(t, 1000, 4)), scipy.stats.gamma(1000, scale=0.25)),
-    "beta": (lambda t: Beta(*_pair(t, 2.5, 0.5)), scipy.stats.beta(2.5, 0.5)),
-    "beta_large": (lambda t: Beta(*_pair(t, 200, 3000)), scipy.stats.beta(200, 3000)),
-    "uniform": (lambda t: Uniform(*_pair(t, -1, 3)), scipy.stats.uniform(-1, 4)),
-    "student_t": (lambda t: StudentT(*_pair(t, 3, 1, 2)), scipy.stats.t(3, 1, 2)),
-    "student_t_heavy": (lambda t: StudentT(*_pair(t, 0.5, 0, 2)), scipy.stats.t(0.5, 0, 2)),
-    "poisson": (lambda t: Poisson(_pair(t, 3.5)[0]), scipy.stats.poisson(3.5)),
-    "poisson_large": (lambda t: Poisson(_pair(t, 4096)[0]), scipy.stats.poisson(4096)),
-    "bernoulli": (lambda t: Bernoulli(probs=_pair(t, 0.125)[0]), scipy.stats.bernoulli(0.125)),
+    "exponential": (lambda t: Exponential(pair(t, 2)[0]), scipy.stats.expon(scale=0.5)),
+    "gamma": (lambda t: Gamma(*pair(t, 2.5, 4)), scipy.stats.gamma(2.5, scale=0.25)),
+    "gamma_small_shape": (lambda t: Gamma(*pair(t, 0.125, 4)), scipy.stats.gamma(0.125, scale=0.25)),
+    "gamma_large_shape": (lambda t: Gamma(*pair(t, 1000, 4)), scipy.stats.gamma(1000, scale=0.25)),
+    "beta": (lambda t: Beta(*pair(t, 2.5, 0.5)), scipy.stats.beta(2.5, 0.5)),
+    "beta_large": (lambda t: Beta(*pair(t, 200, 3000)), scipy.stats.beta(200, 3000)),
+    "uniform": (lambda t: Uniform(*pair(t, -1, 3)), scipy.stats.uniform(-1, 4)),
+    "student_t": (lambda t: StudentT(*pair(t, 3, 1, 2)), scipy.stats.t(3, 1, 2)),
+    "student_t_heavy": (lambda t: StudentT(*pair(t, 0.5, 0, 2)), scipy.stats.t(0.5, 0, 2)),
+    "half_normal": (lambda t: HalfNormal(*pair(t, 3)), scipy.stats.halfnorm(scale=3)),
+    "weibull": (lambda t: Weibull(*pair(t, 3, 1.75)), scipy.stats.weibull_min(1.75, scale=3)),
+    "weibull_heavy": (lambda t: Weibull(*pair(t, 3, 0.25)), scipy.stats.weibull_min(0.25, scale=3)),
+    "poisson": (lambda t: Poisson(pair(t, 3.5)[0]), scipy.stats.poisson(3.5)),
+    "poisson_large": (lambda t: Poisson(pair(t, 4096)[0]), scipy.stats.poisson(4096)),
+    "negative_binomial": (
+        lambda t: NegativeBinomial(*pair(t, 2.5, 0.75)),
+        scipy.stats.nbinom(2.5, 0.25),
+    ),
+    "negative_binomial_small": (
+        lambda t: NegativeBinomial(*pair(t, 0.125, 0.875)),
+        scipy.stats.nbinom(0.125, 0.125),
+    ),
+    "negative_binomial_large": (
+        lambda t: NegativeBinomial(pair(t, 2048)[0], logits=pair(t, 0)[0]),
+        scipy.stats.nbinom(2048, 0.5),
+    ),
+    "binomial": (lambda t: Binomial(*pair(t, 20, 0.375)), scipy.stats.binom(20, 0.375)),
+    "binomial_large": (lambda t: Binomial(*pair(t, 4096, 0.125)), scipy.stats.binom(4096, 0.125)),
+    "bernoulli": (lambda t: Bernoulli(probs=pair(t, 0.125)[0]), scipy.stats.bernoulli(0.125)),
 }
 """Distributions with one row and their scipy counterparts; all parameters are exact in float32."""
 
 
-def _pair(dtype: torch.dtype, *values: float) -> list[Tensor]:
+def pair(dtype: torch.dtype, *values: float) -> list[Tensor]:
+    """Parameters of one row."""
     return [torch.tensor([value], dtype=dtype) for value in values]
 
 

@@ -1,5 +1,6 @@
-"""CRPS: golden values, the defining integral, the ensemble and the quantile forms."""
+"""CRPS: golden values, the defining integral and sum, the ensemble and the quantile forms."""
 
+import itertools
 import math
 
 import numpy as np
@@ -10,21 +11,39 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.integrate import quad
-from torch.distributions import Beta, Categorical, Gamma, Independent, Normal, StudentT
+from torch.distributions import (
+    Beta,
+    Binomial,
+    Categorical,
+    Exponential,
+    Gamma,
+    Geometric,
+    Independent,
+    Laplace,
+    LogNormal,
+    NegativeBinomial,
+    Normal,
+    Poisson,
+    StudentT,
+    Uniform,
+    Weibull,
+)
 
-from credibly.core.errors import NotFiniteError, NotSupportedError, ShapeError
+from credibly.core.errors import ConvergenceWarning, NotFiniteError, NotSupportedError, ShapeError
+from credibly.distributions import crps_numeric
 from credibly.distributions.affine import affine
-from credibly.distributions.crps import crps
+from credibly.distributions.crps import crps, integrated
 from credibly.distributions.cumulative import cdf, icdf
 from credibly.distributions.empirical import Empirical, fair_crps
 from credibly.distributions.entry import from_draws, from_quantiles
 from credibly.distributions.kinds import kind
 from credibly.distributions.mixture import MixturePredictive
 from credibly.distributions.quantiles import QuantileForecast
-from credibly.distributions.rows import select, to
+from credibly.distributions.rows import rebuild, select, to
 
 CLOSED = [
-    *("normal", "laplace", "log_normal", "exponential", "gamma", "uniform", "poisson"),
+    *("normal", "laplace", "log_normal", "exponential", "gamma", "uniform", "beta", "student_t", "poisson"),
+    *("mixture_gamma", "mixture_uniform", "mixture_poisson", "mixture_view"),
     *("bernoulli_logits", "bernoulli_probs", "independent_normal", "independent_bernoulli"),
     *("mixture_normal", "mixture_weighted", "mixture_outputs", "mixture_bernoulli"),
     *("gaussian", "gaussian_outputs", "class_event", "view_gamma", "view_outputs"),
@@ -126,16 +145,130 @@ def test_quantile_form_is_twice_the_mean_pinball_loss(dtype: torch.dtype) -> Non
     assert float(crps(many, [1.0])) == pytest.approx(0.6024413576, abs=1e-3)
 
 
-def test_what_has_no_closed_form_gives_advice() -> None:
-    ones = torch.ones(2, 3)
-    for d in (
-        Beta(ones[0], ones[0]),
-        StudentT(ones[0]),
-        MixturePredictive(Gamma(ones, ones)),
-        MixturePredictive(Independent(StudentT(torch.ones(2, 3, 1)), 1)),
-    ):
-        with pytest.raises(NotSupportedError, match=r"from_draws\(d\.sample\(\(1000,\)\)\)"):
-            crps(d, 0.5 * ones[0])
+def _rows(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+COUNTS = {
+    "negative_binomial": (NegativeBinomial(_rows(0.3, 1, 40, 2.5), probs=_rows(0.9, 0.2, 0.7, 0.05)), [0, 3, 70, 1]),
+    "binomial": (Binomial(_rows(1, 7, 200, 30), probs=_rows(0.3, 0.5, 0.99, 1e-3)), [1, 7, 150, 0]),
+    "poisson": (Poisson(_rows(1e-3, 1, 250, 12)), [0, 4, 300, 50]),
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_counts_equal_the_sum_over_all_of_them(name: str) -> None:
+    d, targets_ = COUNTS[name]
+    y, k = _rows(*targets_), torch.arange(3000.0, dtype=torch.float64).unsqueeze(-1)
+    expected = ((cdf(d, k.expand(-1, 4)) - (k >= y).double()) ** 2).sum(0)
+    torch.testing.assert_close(crps(d, y), expected, rtol=1e-11, atol=1e-13)
+    torch.testing.assert_close(integrated(d, y), expected, rtol=1e-11, atol=1e-13)
+
+
+def test_counts_in_the_millions_are_summed_from_a_few() -> None:
+    d = Poisson(_rows(2e6, 1e6, 5e4, 1e4))
+    y = _rows(2_003_000, 1_000_000, 0, 20_000)
+    torch.testing.assert_close(integrated(d, y), crps(d, y), rtol=1e-8, atol=0)
+    wide = NegativeBinomial(_rows(0.5), probs=_rows(0.9999))
+    torch.testing.assert_close(integrated(wide, _rows(5000)), crps(wide, _rows(5000)), rtol=1e-8, atol=0)
+
+
+REALS = {
+    "normal": (Normal(_rows(0, 3, -1e5), _rows(1, 1e-3, 7)), [0.3, 3.0, 1e5]),
+    "laplace": (Laplace(_rows(0, 3, 1), _rows(1, 1e-3, 7)), [0.3, 3.01, -90.0]),
+    "log_normal": (LogNormal(_rows(0, 3, 1), _rows(1, 1e-2, 3)), [0.3, 20.0, 500.0]),
+    "exponential": (Exponential(_rows(0.1, 3, 1)), [1e-3, 20.0, 1.0]),
+    "gamma": (Gamma(_rows(0.1, 3, 500), _rows(1, 9, 0.2)), [1e-3, 2.0, 2400.0]),
+    "beta": (Beta(_rows(0.2, 3, 500), _rows(0.3, 9, 20)), [0.5, 0.01, 0.97]),
+    "weibull": (Weibull(_rows(1, 3, 0.1), _rows(0.6, 1, 8)), [0.5, 9.0, 0.09]),
+    "student_t": (StudentT(_rows(1.3, 4, 300), _rows(0, 1, 2), _rows(1, 2, 0.1)), [7.0, 1.0, 1.9]),
+    "uniform": (Uniform(_rows(0, -3, 5), _rows(1, 9, 5.1)), [1.0, 0.0, 5.05]),
+}
+
+
+@pytest.mark.parametrize("name", REALS)
+def test_integration_equals_the_closed_forms(name: str, dtype: torch.dtype) -> None:
+    d, targets_ = REALS[name]
+    y = _rows(*targets_)
+    torch.testing.assert_close(integrated(d, y), crps(d, y), rtol=1e-6, atol=0)
+    if name != "normal":  # whose row of scale 1e-3 around 3 is rounded at the start
+        single = to(d, dtype=dtype)
+        torch.testing.assert_close(crps(single, y.to(dtype)).double(), crps(d, y), rtol=3e-5, atol=0)
+
+
+@pytest.mark.parametrize("df", [0.75, 0.9995, 1.0, 1.0009, 1.0011, 1.5, 30.0, 1e7])
+def test_student_t_from_half_a_degree_of_freedom_on(df: float) -> None:
+    """Against the trapezoidal rule in the logarithm of the distance from the target, tails and all."""
+    step, y = 0.02, 0.7
+    distance = torch.exp(torch.arange(-40, 200, step, dtype=torch.float64))
+    d = StudentT(_rows(df).expand(len(distance)))
+    below, above = cdf(d, y - distance), cdf(d, -(y + distance))
+    expected = step * float(((below**2 + above**2) * distance).sum())
+    assert float(crps(StudentT(_rows(df)), [y])) == pytest.approx(expected, rel=1e-9)
+
+
+def test_student_t_without_a_finite_integral_scores_infinity() -> None:
+    assert crps(StudentT(_rows(0.5, 0.3)), [0.0, 1.0]).tolist() == [math.inf, math.inf]
+
+
+@pytest.mark.parametrize("name", ["mixture_gamma", "mixture_uniform", "mixture_poisson", "mixture_view"])
+def test_a_mixture_of_equal_components_scores_like_one(name: str) -> None:
+    d = ALL[name](torch.float64)
+    one, many = _with_draws(d, 0), _with_draws(d, 0, 0, 0)
+    y = icdf(one, 0.7)
+    torch.testing.assert_close(crps(many, y), crps(one, y), rtol=1e-6, atol=0)
+
+
+def _with_draws(d: MixturePredictive, *draws: int) -> MixturePredictive:
+    def pick(tensors, event_dim):
+        return tensors[0] if event_dim is None else tensors[0][list(draws)]
+
+    return MixturePredictive(rebuild(d.components, (), pick))
+
+
+def test_jumps_and_kinks_are_closed_in_upon() -> None:
+    """Uniforms of very different widths, one of them next to a point."""
+    low, width = _rows(0, 1.7, -30).unsqueeze(-1), _rows(1, 1e-7, 60).unsqueeze(-1)
+    d = MixturePredictive(Uniform(low, low + width, validate_args=False), torch.log(_rows(0.3, 0.25, 0.45)))
+    draws_of = [(0.3, 0.0, 1.0), (0.25, 1.7, 1e-7), (0.45, -30.0, 60.0)]
+    points = sorted({p for _, a, h in draws_of for p in (a, a + h)} | {0.4})
+
+    def square(x: float) -> float:
+        f = sum(w * min(max((x - a) / h, 0.0), 1.0) for w, a, h in draws_of)
+        return (f - (x >= 0.4)) ** 2
+
+    # between neighbouring points the integrand is a parabola: Simpson's rule is exact
+    expected = sum(
+        (b - a) / 6 * (square(a + 1e-13 * (b - a)) + 4 * square((a + b) / 2) + square(b - 1e-13 * (b - a)))
+        for a, b in itertools.pairwise(points)
+    )
+    assert float(crps(d, [0.4])) == pytest.approx(expected, rel=1e-6)
+
+
+def test_rows_are_scored_alone_whatever_the_chunks(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
+    d = MixturePredictive(Independent(StudentT(2 + torch.rand(3, 9, 2, dtype=dtype)), 1))
+    y = torch.randn(9, 2, dtype=dtype)
+    whole = crps(d, y)
+    assert whole.shape == (9, 2)
+    assert whole.dtype == dtype
+    monkeypatch.setattr(crps_numeric, "CHUNK", 1)
+    torch.testing.assert_close(crps(d, y), whole, rtol=1e-6, atol=0)
+    torch.testing.assert_close(crps(select(d, [4]), y[4:5]), whole[4:5], rtol=1e-6, atol=0)
+    empty = select(d, [])
+    assert crps(empty, y[:0]).shape == (0, 2)
+
+
+def test_a_solver_that_stops_early_warns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crps_numeric, "MAX_ROUNDS", 1)
+    ones = torch.ones(2, 1)
+    d = MixturePredictive(Uniform(_rows(0, 0.4).unsqueeze(-1), _rows(1, 0.41).unsqueeze(-1)))
+    with pytest.warns(ConvergenceWarning, match="1 rows"):
+        crps(d, 0.9 * ones[:1, 0])
+
+
+def test_what_has_no_quantiles_gives_advice() -> None:
+    with pytest.raises(NotSupportedError, match=r"icdf is not .*from_draws\(d\.sample\(\(1000,\)\)\)"):
+        crps(Geometric(probs=_rows(0.5)), [1])
     for classes in (Categorical(logits=torch.zeros(1, 3)), MixturePredictive(Categorical(logits=torch.zeros(2, 1, 3)))):
         with pytest.raises(NotSupportedError, match="Brier"):
             crps(classes, [1])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.special
 import torch
-from distribution_cases import ALL, MIXTURES, PLAIN, PREDICTIVE, SCIPY, build, targets
+from distribution_cases import ALL, MIXTURES, PLAIN, PREDICTIVE, ROWS, SCIPY, build, targets
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributions import (
@@ -18,18 +18,25 @@ from torch.distributions import (
 
 from credibly.core.errors import NotFiniteError, NotSupportedError, ShapeError
 from credibly.distributions.cumulative import cdf, icdf
-from credibly.distributions.density import log_prob
+from credibly.distributions.density import element_log_prob, log_prob, safe_log_prob
 from credibly.distributions.kinds import kind
 from credibly.distributions.mixture import MixturePredictive
 from credibly.distributions.rows import select
 from credibly.distributions.special import betainc
+from credibly.distributions.survival import survival
 
-DISCRETE = [n for n in PLAIN | MIXTURES if "poisson" in n or "bernoulli" in n or "categorical" in n]
+DISCRETE = [n for n in PLAIN | MIXTURES if any(w in n for w in ("poisson", "binomial", "bernoulli", "categorical"))]
 SCALES = np.array([-10.0, -8, -5, -3, -1, 0, 1, 3, 5, 8, 10])
 # Relative error: the argument (y - loc)/scale is rounded, and at z = 10 that is amplified by z^2.
-RELATIVE = {torch.float32: 2e-5, torch.float64: 1e-9}
-# The terms of these densities cancel: rounding is absolute, of the size of the largest (a log-gamma function).
-LARGEST_TERM = {"gamma_large_shape": 7e3, "beta_large": 2.3e4, "poisson_large": 3.4e4}
+RELATIVE = {torch.float32: 2e-5, torch.float64: 1e-10}
+# The terms of these densities cancel, in float64: rounding is absolute, of the size of the largest of them.
+LARGEST_TERM = {
+    "gamma_large_shape": 7e3,
+    "beta_large": 2.3e4,
+    "poisson_large": 3.4e4,
+    "negative_binomial_large": 3e4,
+    "binomial_large": 3e4,
+}
 SMALLEST = {torch.float32: 1e-37, torch.float64: 1e-290}
 
 
@@ -56,6 +63,9 @@ def test_icdf_equals_scipy(name: str, dtype: torch.dtype) -> None:
     ours = icdf(make(dtype), levels.unsqueeze(-1)).squeeze(-1)
     assert ours.dtype == dtype
     theirs = frozen.ppf(levels.double().numpy())
+    if hasattr(frozen, "pmf"):  # the smallest count whose distribution function, rounded to the dtype, has the level
+        reached = torch.as_tensor(frozen.cdf(theirs - 1)).to(dtype) >= levels
+        theirs = theirs - reached.numpy()
     np.testing.assert_allclose(
         ours.double().numpy(), theirs, rtol=RELATIVE[dtype] / 10, atol=4 * torch.finfo(dtype).eps
     )
@@ -68,8 +78,86 @@ def test_log_prob_equals_scipy_inside_the_support(name: str, dtype: torch.dtype)
     points = torch.tensor([frozen.ppf(q) for q in (0.01, 0.3, 0.7, 0.99)], dtype=dtype)
     ours = torch.stack([log_prob(d, point.reshape(1)) for point in points]).squeeze(-1)
     theirs = density(points.double().numpy())
-    rounding = 8 * torch.finfo(dtype).eps * LARGEST_TERM.get(name, 10.0)
+    cancelled = torch.finfo(torch.float64).eps * LARGEST_TERM.get(name, 10.0)
+    rounding = 8 * max(10 * torch.finfo(dtype).eps, cancelled)
     np.testing.assert_allclose(ours.double().numpy(), theirs, rtol=0, atol=rounding)
+
+
+LEVELS = [1e-300, 1e-200, 1e-100, 1e-50, 1e-20, 1e-10, 1e-4, 0.01, 0.3, 0.5]
+FAR = 1e-10  # relative
+
+
+def _tail_points(frozen: object, upper: bool) -> torch.Tensor:
+    """Points of the support at far levels, where scipy finds one."""
+    with np.errstate(all="ignore"):
+        points = (frozen.isf if upper else frozen.ppf)(np.array(LEVELS))
+    return torch.tensor(np.unique(points[np.isfinite(points)]), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", SCIPY)
+def test_far_tails_equal_scipy(name: str) -> None:
+    make, frozen = SCIPY[name]
+    d = make(torch.float64)
+    for upper, ours, theirs in ((False, cdf, frozen.cdf), (True, survival, frozen.sf)):
+        points = _tail_points(frozen, upper)
+        expected = theirs(points.numpy())
+        got = ours(d, points.unsqueeze(-1)).squeeze(-1).numpy()
+        np.testing.assert_allclose(got, expected, rtol=FAR, atol=1e-305)
+
+
+@pytest.mark.parametrize("name", SCIPY)
+def test_quantiles_invert_the_far_lower_tail(name: str) -> None:
+    """And the upper one as far as levels reach, to 1 - 1e-16: there they are rounded, and so are the quantiles."""
+    make, frozen = SCIPY[name]
+    d = make(torch.float64)
+    points = torch.cat([_tail_points(frozen, upper) for upper in (False, True)])
+    levels = cdf(d, points.unsqueeze(-1))
+    kept = (levels > 1e-305) & (levels < 1)
+    if kind(d) == "real":
+        back = icdf(d, levels)
+        rounded = torch.finfo(torch.float64).eps / 2 * levels / log_prob_at(d, points)
+        gap = (back.squeeze(-1) - points).abs()
+        allowed = FAR * points.abs() + rounded.squeeze(-1) * 4
+        assert bool((gap <= allowed)[kept.squeeze(-1)].all())
+    else:
+        increases = kept & (levels > cdf(d, points.unsqueeze(-1) - 1))
+        assert bool((icdf(d, levels) == points.unsqueeze(-1))[increases].all())
+
+
+def log_prob_at(d: Distribution, points: torch.Tensor) -> torch.Tensor:
+    return safe_log_prob(d, points.unsqueeze(-1)).exp().clamp(min=1e-320)
+
+
+@pytest.mark.parametrize("name", PLAIN | PREDICTIVE)
+def test_survival_and_cdf_add_up(name: str, dtype: torch.dtype, device: torch.device) -> None:
+    d = build(name, dtype, device)
+    for value in (float("-inf"), -1.0, 0.25, 1.0, 3.0, float("inf")):
+        total = cdf(d, value) + survival(d, value)
+        torch.testing.assert_close(total, torch.ones_like(total), rtol=0, atol=4 * torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("name", ["mixture_normal", "view_gamma", "independent_normal", "gaussian"])
+def test_survival_reaches_far_through_what_contains(name: str, dtype: torch.dtype, device: torch.device) -> None:
+    d = build(name, dtype, device)
+    far = 2 * icdf(d, 1 - 1e-6) - icdf(d, 0.5)
+    tail = survival(d, far)
+    assert bool((tail > 0).all())
+    assert bool((tail < 1e-7).all())
+
+
+@pytest.mark.parametrize("name", [n for n in PLAIN if "bernoulli" not in n and "categorical" not in n])
+def test_cdf_passes_through_vmap_with_gradients(name: str, dtype: torch.dtype, device: torch.device) -> None:
+    d = build(name, dtype, device)
+    grid = cdf(d, 0.25).new_tensor([[0.25], [0.75], [2.0]]).expand(3, ROWS)
+    grid = grid.unsqueeze(-1).expand(3, *d.batch_shape, *d.event_shape) if d.event_shape else grid
+    for operation in (cdf, survival):
+        expected = operation(d, grid)
+        got = torch.func.vmap(lambda v, f=operation: f.formula(d, v))(grid)
+        torch.testing.assert_close(got, expected, rtol=0, atol=0)
+        slope = torch.func.vmap(torch.func.grad(lambda v, f=operation: f.formula(d, v).sum()))(grid)
+        sign = 1 if operation is cdf else -1
+        density = element_log_prob(d, grid).exp() if kind(d) == "real" else torch.zeros_like(grid)
+        torch.testing.assert_close(sign * slope, density, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", SCIPY)

@@ -10,6 +10,7 @@ from credibly.distributions.density import log_prob, safe_log_prob
 from credibly.distributions.kinds import kind
 from credibly.distributions.moments import entropy, mean, variance
 from credibly.distributions.rows import concatenate, select, to
+from credibly.distributions.survival import survival
 from credibly.distributions.targets import match_targets
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "mean",
     "safe_log_prob",
     "select",
+    "survival",
     "to",
     "variance",
 ]

@@ -20,12 +20,13 @@ from credibly.distributions.classes import class_draw_log_probs, class_entropy, 
 from credibly.distributions.density import safe_log_prob
 from credibly.distributions.kinds import base_of, kind, reference
 from credibly.distributions.moments import entropy, mean, variance
+from credibly.distributions.operations import Operation
 from credibly.distributions.predictive import Predictive
 from credibly.distributions.rows import Change, rebuild, select
-from credibly.distributions.targets import inside_support, match_targets
+from credibly.distributions.targets import inside_support, match_observed
 from credibly.distributions.weights import normalised_log_weights
 
-__all__ = ["MixturePredictive", "in_row_chunks", "weighted_mean"]
+__all__ = ["MixturePredictive", "combined", "in_row_chunks", "weighted_mean"]
 
 CHUNK = 2**18  # elements of a table over draws and rows that stay in the cache
 
@@ -91,7 +92,7 @@ class MixturePredictive(Predictive):
 
     def joint_log_prob(self, value: ArrayLike) -> Tensor:
         """Log density of all rows together: rows are summed inside the logsumexp over draws."""
-        each = safe_log_prob(self.components, match_targets(self, value))
+        each = safe_log_prob(self.components, match_observed(self, value))
         return torch.logsumexp(self.log_weights + each.sum(-1), dim=0)
 
     def _draw(self, shape: torch.Size) -> Tensor:
@@ -99,6 +100,17 @@ class MixturePredictive(Predictive):
         components = _with_draws(self.components, chosen)
         draws = components.rsample() if self.has_rsample else components.sample()
         return draws.reshape(shape + self.batch_shape + self.event_shape)
+
+
+@Operation
+def combined(components: Distribution, log_weights: Tensor | None) -> Predictive:
+    """The prediction that several draws make together: their mixture, unless the type says otherwise.
+
+    Args:
+        components: batch_shape (num_draws, rows).
+        log_weights: (num_draws,), or None for equal weights.
+    """
+    return MixturePredictive(components, log_weights)
 
 
 def _with_draws(components: Distribution, chosen: Tensor) -> Distribution:

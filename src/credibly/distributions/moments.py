@@ -1,16 +1,42 @@
-"""Means, variances and entropies, element by element, refused where they would mean nothing."""
+"""Means, variances and entropies, element by element, refused where they would mean nothing.
 
+The entropy of a count is the sum of -p log p between two quantiles beyond which hardly any mass lies. Of Poisson's with
+a large rate it is the expansion of Ronald Evans and Jonathan Boersma, "The entropy of a Poisson distribution" (1988):
+log(2 pi e rate)/2 - 1/(12 rate) - 1/(24 rate^2) - 19/(360 rate^3) - ...
+"""
+
+import math
 from typing import Any, NoReturn
 
+import torch
 from torch import Tensor
-from torch.distributions import Bernoulli, Categorical, Distribution, Independent
+from torch.distributions import (
+    Bernoulli,
+    Beta,
+    Binomial,
+    Categorical,
+    Distribution,
+    Gamma,
+    Independent,
+    NegativeBinomial,
+    Poisson,
+    StudentT,
+    Weibull,
+)
 
 from credibly.distributions.classes import class_entropy, class_log_probs
+from credibly.distributions.cumulative import icdf
+from credibly.distributions.density import safe_log_prob
 from credibly.distributions.kinds import reference
 from credibly.distributions.operations import Operation, own_method
+from credibly.distributions.rows import to
+from credibly.distributions.special import log_gamma_ratio
+from credibly.distributions.trials import success_and_failure
 
-__all__ = ["entropy", "mean", "variance"]
+__all__ = ["entropy", "entropy_of_counts", "mean", "variance"]
 
+BLOCK = 1024  # counts that are summed at once
+LARGE_RATE = 100.0  # from here on the expansion of Poisson's entropy is exact to the last digits
 NO_MOMENTS = "class indices are names, not numbers; use `probs` or class_log_probs(d)"
 
 
@@ -56,6 +82,52 @@ def _(d: "Independent[Any]") -> Tensor:
     return variance(d.base_dist)
 
 
+@mean.register(NegativeBinomial)
+def _(d: NegativeBinomial) -> Tensor:
+    success, failure = success_and_failure(d)
+    return (d.total_count.double() * success / failure).to(d.total_count.dtype)
+
+
+@variance.register(NegativeBinomial)
+def _(d: NegativeBinomial) -> Tensor:
+    success, failure = success_and_failure(d)
+    return (d.total_count.double() * success / failure**2).to(d.total_count.dtype)
+
+
+@mean.register(Binomial)
+def _(d: Binomial) -> Tensor:
+    return (d.total_count.double() * success_and_failure(d)[0]).to(d.total_count.dtype)
+
+
+@variance.register(Binomial)
+def _(d: Binomial) -> Tensor:
+    success, failure = success_and_failure(d)
+    return (d.total_count.double() * success * failure).to(d.total_count.dtype)
+
+
+@mean.register(StudentT)
+def _(d: StudentT) -> Tensor:
+    return torch.where(d.df > 1, d.loc, float("nan"))
+
+
+@variance.register(StudentT)
+def _(d: StudentT) -> Tensor:
+    """NaN to one degree of freedom, infinite to two."""
+    finite = d.df > 2
+    df = torch.where(finite, d.df, 3.0)
+    value = torch.where(finite, d.scale**2 * df / (df - 2), float("inf"))
+    return torch.where(d.df > 1, value, float("nan"))
+
+
+@variance.register(Weibull)
+def _(d: Weibull) -> Tensor:
+    """mean^2 (Gamma(1 + 2/k) / Gamma(1 + 1/k)^2 - 1), whose difference is small for large k."""
+    inverse = 1 / d.concentration.double()
+    log_mean = torch.lgamma(1 + inverse)
+    excess = torch.expm1(torch.lgamma(1 + 2 * inverse) - 2 * log_mean)
+    return ((d.scale.double() * torch.exp(log_mean)) ** 2 * excess).to(d.scale.dtype)
+
+
 @Operation
 def entropy(d: Distribution) -> Tensor:
     """Entropy in nats of every element: shape batch_shape + event_shape.
@@ -75,3 +147,57 @@ def _(d: "Independent[Any]") -> Tensor:
 @entropy.register(Bernoulli, Categorical)
 def _(d: Distribution) -> Tensor:
     return class_entropy(class_log_probs(d)).to(reference(d).dtype)
+
+
+def entropy_of_counts(d: Distribution) -> Tensor:
+    """The entropy of a distribution of counts by summation; its cost grows with the widest row.
+
+    Args:
+        d: counts with an entry in `icdf` and in `safe_log_prob`.
+    """
+    precise = to(d, dtype=torch.float64)
+    with torch.no_grad():
+        levels = torch.full(precise.batch_shape, 1e-18, dtype=torch.float64, device=reference(precise).device)
+        first, last = icdf.formula(precise, levels), icdf.formula(precise, 1 - 1e-16 * torch.ones_like(levels))
+        last = last + 2 + (last - first)  # the upper level is as close to 1 as numbers come
+    total = torch.zeros_like(first)
+    for begin in range(0, int((last - first).max()) + 1 if first.numel() else 0, BLOCK):
+        offsets = torch.arange(begin, begin + BLOCK, dtype=torch.float64, device=first.device)
+        log_probs = safe_log_prob.formula(precise, first + offsets.reshape(-1, *(1,) * first.dim()))
+        probs = log_probs.exp()
+        total = total - torch.where(probs > 0, probs * log_probs, 0.0).sum(0)
+    return total.to(reference(d).dtype)
+
+
+@entropy.register(NegativeBinomial, Binomial)
+def _(d: Distribution) -> Tensor:
+    return entropy_of_counts(d)
+
+
+@entropy.register(Poisson)
+def _(d: Poisson) -> Tensor:
+    rate = d.rate.double()
+    small = rate <= LARGE_RATE
+    summed = entropy_of_counts(Poisson(torch.where(small, rate, 1.0), validate_args=False))
+    inverse = 1 / torch.where(small, LARGE_RATE, rate)
+    series = inverse * (1 / 12 + inverse * (1 / 24 + inverse * (19 / 360 + inverse * (9 / 80 + inverse * 863 / 2520))))
+    expanded = 0.5 * (math.log(2 * math.pi * math.e) - torch.log(inverse)) - series
+    return torch.where(small, summed, expanded).to(d.rate.dtype)
+
+
+@entropy.register(StudentT)
+def _(d: StudentT) -> Tensor:
+    """Of many degrees of freedom the Gaussian's plus 1/df."""
+    df = d.df.double()
+    many = df > 1e6
+    few = torch.where(many, 1.0, df)
+    half = torch.full_like(few, 0.5)
+    difference = torch.digamma((few + 1) / 2) - torch.digamma(few / 2)
+    standard = (few + 1) / 2 * difference + 0.5 * torch.log(math.pi * few) - log_gamma_ratio(few / 2, half)
+    gaussian = 0.5 * math.log(2 * math.pi * math.e) + 1 / df
+    return (torch.where(many, gaussian, standard) + torch.log(d.scale.double())).to(d.df.dtype)
+
+
+@entropy.register(Gamma, Beta)
+def _(d: Distribution) -> Tensor:
+    return to(d, dtype=torch.float64).entropy().to(reference(d).dtype)

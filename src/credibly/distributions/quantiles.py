@@ -4,6 +4,13 @@ Crossing quantiles are sorted. Between the levels the quantile function is inter
 the outer ones nothing is known, and it is refused. The CRPS is twice the mean pinball loss over the levels
 (Tilmann Gneiting, Roopesh Ranjan, "Comparing Density Forecasts Using Threshold- and Quantile-Weighted
 Scoring Rules", 2011).
+
+Several forecasts of the same rows combine by averaging their quantiles level by level (Roger Ratcliff, "Group reaction
+time distributions and an analysis of distribution statistics", 1979, after Vincent). Averaging their distribution
+functions, as mixtures do, would need each of them where the others have their outer quantiles, which is beyond what a
+forecast says; and the pinball loss is convex, so that the averaged quantiles score at least as well as the
+forecasts do on average (Kenneth Lichtendahl, Yael Grushka-Cockayne, Robert Winkler, "Is It Better to Average
+Probabilities or Quantiles?", 2013).
 """
 
 from collections.abc import Sequence
@@ -20,10 +27,13 @@ from credibly.distributions.affine import affine
 from credibly.distributions.crps import crps
 from credibly.distributions.cumulative import cdf, icdf
 from credibly.distributions.density import safe_log_prob
+from credibly.distributions.mixture import combined
 from credibly.distributions.predictive import Predictive
 from credibly.distributions.rows import Change, rebuild
+from credibly.distributions.shapes import broadcast_shape
+from credibly.distributions.weights import normalised_log_weights
 
-__all__ = ["QuantileForecast"]
+__all__ = ["QuantileForecast", "pinball_loss"]
 
 
 class QuantileForecast(Predictive):
@@ -31,7 +41,8 @@ class QuantileForecast(Predictive):
 
     Args:
         levels: (levels,) increasing, strictly between 0 and 1.
-        values: (batch, levels) the quantiles at these levels, in the units of the targets; sorted here.
+        values: (batch, levels) the quantiles at these levels, in the units of the targets; sorted here. Axes before
+            the batch are draws, which `combined` averages.
 
     Raises:
         ShapeError: the shapes do not fit each other.
@@ -43,7 +54,7 @@ class QuantileForecast(Predictive):
         quantiles = as_tensor(values)
         quantiles = quantiles if quantiles.is_floating_point() else quantiles.to(torch.get_default_dtype())
         grid = as_tensor(levels, dtype=quantiles.dtype, device=quantiles.device).to(quantiles.dtype)
-        if grid.dim() != 1 or quantiles.dim() != 2 or quantiles.shape[-1] != len(grid) or len(grid) == 0:
+        if grid.dim() != 1 or quantiles.dim() < 2 or quantiles.shape[-1] != len(grid) or len(grid) == 0:
             raise ShapeError(
                 "`levels` must have shape (levels,) and `values` (batch, levels); "
                 f"got {tuple(grid.shape)} and {tuple(quantiles.shape)}"
@@ -52,7 +63,7 @@ class QuantileForecast(Predictive):
             raise ValueError(f"`levels` must increase strictly inside (0, 1); got {grid.tolist()}")
         if bool(quantiles.isnan().any()):
             raise NotFiniteError("`values` must not be NaN")
-        super().__init__(quantiles.shape[:1], torch.Size())
+        super().__init__(quantiles.shape[:-1], torch.Size())
         self.levels = grid
         self.values = quantiles.sort(dim=-1).values
 
@@ -91,6 +102,7 @@ def _(d: QuantileForecast, q: Tensor) -> Tensor:
             f"`q` must lie between the outer levels, {float(lowest):g} and {float(highest):g}; "
             "beyond them this forecast says nothing"
         )
+    q = q.expand(broadcast_shape(q.shape, d.batch_shape))
     upper = torch.searchsorted(d.levels, q.contiguous()).clamp(1 if len(d.levels) > 1 else 0, len(d.levels) - 1)
     lower = (upper - 1).clamp(min=0)
     below, above = _at(d, lower), _at(d, upper)
@@ -112,14 +124,13 @@ def _between(below: Tensor, above: Tensor, weight: Tensor) -> Tensor:
 
 @cdf.register(QuantileForecast)
 def _(d: QuantileForecast, value: Tensor) -> Tensor:
-    low, high = d.values[:, 0], d.values[:, -1]
+    low, high = d.values[..., 0], d.values[..., -1]
     if not bool(((value >= low) & (value <= high)).all()):
         raise ValueError(
             "`values` must lie between each row's outer quantiles; beyond them this forecast says nothing "
             f"but that the cdf is below {float(d.levels[0]):g} or above {float(d.levels[-1]):g}"
         )
-    grid = value.reshape(-1, len(low)).movedim(0, -1).contiguous() if value.numel() else value.unsqueeze(-1)
-    rank = torch.searchsorted(d.values, grid.to(d.values.dtype), right=True).movedim(-1, 0).reshape(value.shape)
+    rank = _rank(d, value)
     lower = (rank - 1).clamp(min=0)
     upper = rank.clamp(max=len(d.levels) - 1)
     below, above = _at(d, lower), _at(d, upper)
@@ -129,8 +140,34 @@ def _(d: QuantileForecast, value: Tensor) -> Tensor:
     return d.levels[lower] + weight * (d.levels[upper] - d.levels[lower])
 
 
+def _rank(d: QuantileForecast, value: Tensor) -> Tensor:
+    """How many of its row's quantiles are at most the value: (..., *batch)."""
+    shape = broadcast_shape(value.shape, d.batch_shape)
+    points = value.to(d.values.dtype).expand(shape).reshape(-1, *d.batch_shape)
+    grid = points.movedim(0, -1).contiguous()
+    return torch.searchsorted(d.values, grid, right=True).movedim(-1, 0).reshape(shape)
+
+
 @crps.register(QuantileForecast)
 def _(d: QuantileForecast, y: Tensor) -> Tensor:
-    error = y.unsqueeze(-1) - d.values
-    pinball = torch.maximum(d.levels * error, (d.levels - 1) * error)
-    return 2 * pinball.mean(-1)
+    return 2 * pinball_loss(d.levels, d.values, y)
+
+
+def pinball_loss(levels: Tensor, quantiles: Tensor, targets: Tensor) -> Tensor:
+    """The mean over levels of `max(q e, (q - 1) e)` for the error e of the quantile at level q.
+
+    Args:
+        levels: (levels,).
+        quantiles: (*batch, levels), in any order of size.
+        targets: (*batch,).
+    """
+    error = targets.unsqueeze(-1) - quantiles
+    return torch.maximum(levels * error, (levels - 1) * error).mean(-1)
+
+
+@combined.register(QuantileForecast)
+def _(d: QuantileForecast, log_weights: Tensor | None) -> Predictive:
+    """The quantiles of all draws, averaged level by level."""
+    weights = normalised_log_weights(log_weights, d.batch_shape[0], d.values).double().exp()
+    averaged = torch.einsum("k,k...->...", weights, d.values.double())
+    return QuantileForecast(d.levels, averaged.to(d.values.dtype))

@@ -14,10 +14,18 @@ from credibly.core.checks import as_tensor, check_finite
 from credibly.core.errors import ShapeError, SupportError
 from credibly.core.typing import ArrayLike
 from credibly.distributions.kinds import base_of, kind, reference
-from credibly.distributions.operations import Operation, check_distribution
+from credibly.distributions.operations import Operation
 from credibly.distributions.shapes import broadcast_shape
 
-__all__ = ["any_draw", "inside_support", "match_levels", "match_targets", "match_values", "target_shape"]
+__all__ = [
+    "any_draw",
+    "inside_support",
+    "match_levels",
+    "match_observed",
+    "match_targets",
+    "match_values",
+    "target_shape",
+]
 
 
 def target_shape(d: Distribution) -> torch.Size:
@@ -63,6 +71,7 @@ def _(d: Categorical) -> torch.dtype:  # noqa: ARG001
     return torch.int64
 
 
+@Operation
 def match_targets(d: Distribution, y: ArrayLike) -> Tensor:
     """The targets as a tensor of shape (rows, *event_shape), checked.
 
@@ -75,7 +84,6 @@ def match_targets(d: Distribution, y: ArrayLike) -> Tensor:
         NotFiniteError: NaN or infinite targets.
         SupportError: a target to which the distribution gives no mass wherever its parameters lie.
     """
-    check_distribution(d)
     like = reference(d)
     targets = as_tensor(y, dtype=like.dtype, device=like.device)
     targets = check_finite("targets", _shaped("targets", targets, d))
@@ -86,6 +94,18 @@ def match_targets(d: Distribution, y: ArrayLike) -> Tensor:
         targets = targets.to(dtype)
     _check_support(d, targets)
     return targets
+
+
+@Operation
+def match_observed(d: Distribution, y: ArrayLike) -> Tensor:
+    """What was observed of the targets, in the form that log densities take: the targets, checked.
+
+    Of a censored prediction it may be pairs of bounds, (rows, 2).
+
+    Raises:
+        ShapeError, NotFiniteError, SupportError: see `match_targets`.
+    """
+    return match_targets(d, y)
 
 
 def _shaped(name: str, values: Tensor, d: Distribution) -> Tensor:
