@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from credibly import conformal, inference, likelihoods, priors
+from credibly import conformal, inference, likelihoods, metrics, priors
 from credibly.calibration import TemperatureScaling
 
 DEVICE = torch.device("cpu")
@@ -17,17 +17,51 @@ LIKELIHOODS = {
     "gaussian_vector_fixed": lambda: likelihoods.Gaussian(2, scale=[0.5, 2.0]),
     "heteroscedastic": lambda: likelihoods.HeteroscedasticGaussian(),
     "heteroscedastic_vector": lambda: likelihoods.HeteroscedasticGaussian(2),
+    "laplace": lambda: likelihoods.Laplace(),
+    "laplace_vector": lambda: likelihoods.Laplace(2),
+    "student_t": lambda: likelihoods.StudentT(df=4.0),
+    "student_t_learned": lambda: likelihoods.StudentT(initial_df=6.0),
+    "student_t_vector": lambda: likelihoods.StudentT(2),
+    "log_normal": lambda: likelihoods.LogNormal(),
+    "log_normal_vector": lambda: likelihoods.LogNormal(2),
+    "gamma": lambda: likelihoods.Gamma(),
+    "gamma_vector": lambda: likelihoods.Gamma(2),
+    "weibull": lambda: likelihoods.Weibull(),
+    "weibull_vector": lambda: likelihoods.Weibull(2),
+    "beta": lambda: likelihoods.Beta(),
+    "beta_vector": lambda: likelihoods.Beta(2),
     "bernoulli": lambda: likelihoods.Bernoulli(),
     "bernoulli_vector": lambda: likelihoods.Bernoulli(3),
     "categorical": lambda: likelihoods.Categorical(4),
     "poisson": lambda: likelihoods.Poisson(),
     "poisson_vector": lambda: likelihoods.Poisson(2),
+    "negative_binomial": lambda: likelihoods.NegativeBinomial(),
+    "negative_binomial_vector": lambda: likelihoods.NegativeBinomial(2),
+    "negative_binomial_predicted": lambda: likelihoods.NegativeBinomial(dispersion="predicted"),
+    "negative_binomial_predicted_vector": lambda: likelihoods.NegativeBinomial(2, dispersion="predicted"),
+    "binomial": lambda: likelihoods.Binomial(num_trials=7),
+    "binomial_vector": lambda: likelihoods.Binomial(2, num_trials=5),
+    "zero_inflated": lambda: likelihoods.ZeroInflated(likelihoods.Poisson()),
+    "zero_inflated_vector": lambda: likelihoods.ZeroInflated(likelihoods.Poisson(2)),
+    "zero_inflated_negative_binomial": lambda: likelihoods.ZeroInflated(
+        likelihoods.NegativeBinomial(2, dispersion="predicted")
+    ),
+    "zero_inflated_binomial": lambda: likelihoods.ZeroInflated(likelihoods.Binomial(num_trials=6)),
+    "ordinal": lambda: likelihoods.Ordinal(4),
+    "multivariate_gaussian": lambda: likelihoods.MultivariateGaussian(3),
+    "dirichlet": lambda: likelihoods.Dirichlet(4),
+    "mixture_density": lambda: likelihoods.MixtureDensity(2),
+    "mixture_density_vector": lambda: likelihoods.MixtureDensity(2, 2),
+    "censored_weibull": lambda: likelihoods.Censored(likelihoods.Weibull()),
+    "censored_gaussian": lambda: likelihoods.Censored(likelihoods.Gaussian()),
 }
 
 PRIORS = {
     "normal": lambda: priors.Normal(0.7),
     "normal_fan_in": lambda: priors.Normal(1.5, fan_in_scaled=True),
     "laplace": lambda: priors.Laplace(0.4),
+    "student_t": lambda: priors.StudentT(4.0, 0.6),
+    "scale_mixture": lambda: priors.ScaleMixture([1.5, 0.1], [0.25, 0.75]),
     "flat": lambda: priors.Flat(),
     "weights_only": lambda: priors.WeightsOnly(priors.Normal(2.0)),
     "by_name": lambda: priors.ByName({"*.bias": priors.Flat(), "net.0.*": priors.Laplace(), "*": priors.Normal(0.5)}),
@@ -58,3 +92,39 @@ NETWORKS = {
     "dropout": lambda: nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.2), nn.ReLU(), nn.Linear(8, 1)),
     "batch_norm": lambda: nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1)),
 }
+
+METRICS = {
+    "log_score": ("classes", lambda: metrics.LogScore()),
+    "log_score_of_reals": ("reals", lambda: metrics.LogScore()),
+    "nll": ("events", lambda: metrics.NLL()),
+    "brier": ("classes", lambda: metrics.Brier()),
+    "brier_of_events": ("events", lambda: metrics.Brier()),
+    "brier_of_labels": ("labels", lambda: metrics.Brier()),
+    "brier_decomposition": ("classes", lambda: metrics.BrierDecomposition(num_bins=5)),
+    "brier_decomposition_of_events": ("events", lambda: metrics.BrierDecomposition(num_bins=5)),
+    "accuracy": ("classes", lambda: metrics.Accuracy()),
+    "rmse": ("reals", lambda: metrics.RMSE()),
+    "crps": ("reals", lambda: metrics.CRPS()),
+    "ece_l1": ("classes", lambda: metrics.ECE(num_bins=5)),
+    "ece_l2": ("events", lambda: metrics.ECE(num_bins=5, norm="l2")),
+    "ece_max": ("labels", lambda: metrics.ECE(num_bins=5, norm="max")),
+    "ece_debiased": ("classes", lambda: metrics.TopLabelECE(num_bins=5, norm="l2_debiased")),
+    "ece_equal_mass": ("classes", lambda: metrics.ECE(num_bins=5, equal_mass=True)),
+    "ece_classwise": ("classes", lambda: metrics.ClasswiseECE(num_bins=5)),
+    "ece_classwise_equal_mass": ("classes", lambda: metrics.ClasswiseECE(num_bins=5, norm="l2", equal_mass=True)),
+    "ece_of_event": ("events", lambda: metrics.EventECE(num_bins=5, norm="l2_debiased", equal_mass=True)),
+    "smooth_ece": ("events", lambda: metrics.SmoothECE()),
+    "smooth_ece_of_top_label": ("classes", lambda: metrics.SmoothECE()),
+    "aurc": ("classes", lambda: metrics.AURC()),
+    "e_aurc": ("events", lambda: metrics.EAURC()),
+    "auroc": ("scores", lambda: metrics.AUROC()),
+    "aupr": ("scores", lambda: metrics.AUPR()),
+    "aupr_of_inside": ("scores", lambda: metrics.AUPR(positive="in")),
+    "fpr95": ("scores", lambda: metrics.FPR()),
+    "ranked_probability_score": ("classes", lambda: metrics.RankedProbabilityScore()),
+    "pinball": ("reals", lambda: metrics.Pinball(levels=(0.1, 0.5, 0.8))),
+    "interval_score": ("reals", lambda: metrics.IntervalScore(coverage=0.8)),
+    "weighted_interval_score": ("reals", lambda: metrics.WeightedIntervalScore()),
+    "energy_score": ("draws", lambda: metrics.EnergyScore()),
+}
+"""The kind of data that a metric reads, and its recipe."""

@@ -229,7 +229,7 @@ def test_a_target_that_is_present_is_checked_beside_missing_ones():
 def test_a_row_that_is_missing_in_part_is_refused():
     model = Model(nn.Linear(2, 2), Gaussian(2))
     mask = torch.tensor([[True, True], [True, False]])
-    with pytest.raises(ValueError, match="mask of single elements"):
+    with pytest.raises(ValueError, match=r"mask of parts of a target.*PerElement"):
         model.log_likelihood({}, {}, Data(rows(2, 2), rows(2, 2), mask=mask))
 
 

@@ -81,7 +81,7 @@ class Core(nn.Module):
         except RuntimeError as error:
             _explain(error, self.net, inputs)
             raise
-        return outputs if offset is None else outputs + self._matching_offset(offset, outputs)
+        return outputs if offset is None else self.likelihood.with_offset(outputs, offset)
 
     def _select(self, returned: Any) -> Tensor:
         if callable(self.output):
@@ -115,17 +115,6 @@ class Core(nn.Module):
         kept = tuple(value for position, value in enumerate(inputs) if position != self.offset)
         return kept, inputs[self.offset]  # type: ignore[index]
 
-    @staticmethod
-    def _matching_offset(offset: Tensor, outputs: Tensor) -> Tensor:
-        if offset.shape == outputs.shape[:-1]:
-            offset = offset.unsqueeze(-1).expand_as(outputs)
-        if offset.shape != outputs.shape:
-            raise ShapeError(
-                f"the offset must have shape (rows,) or that of the outputs, {tuple(outputs.shape)}; "
-                f"got {tuple(offset.shape)}"
-            )
-        return offset.to(outputs.dtype)
-
 
 class Model(nn.Module):
     """A likelihood over a network, with a prior over the network's weights.
@@ -138,7 +127,8 @@ class Model(nn.Module):
             or a mapping of those by key or position for several inputs.
         targets: likewise for targets, where the likelihood can be standardised.
         output: which part of what the network returns is meant: an attribute or key, an index, or a callable.
-        offset: key or position of an input that is not given to the network but added to its outputs.
+        offset: key or position of an input that is not given to the network but to the likelihood beside its outputs:
+            added to those on the scale of a (log) mean, such as a log exposure, or a Binomial's numbers of trials.
         noise_prior: over what the likelihood learns under `likelihood.` (such as `log_scale`), on the scale on which it
             is learned; flat if left out.
     """
@@ -188,20 +178,16 @@ class Model(nn.Module):
             _check_target_shape(targets, self._event_shape())
             self.likelihood = self.given_likelihood.standardized(targets.loc, targets.scale)
         elif targets is not None:
+            _check_axes(targets, self.likelihood.elements()[1])
             self.given_likelihood.standardized(torch.zeros(()), torch.ones(()))  # refused here, not after training
         self.targets = targets
 
     def _event_shape(self) -> torch.Size:
+        """The shape of one target, of one element where there are several."""
+        element, _ = self.likelihood.elements()
         with torch.no_grad():
-            outputs = torch.zeros(1, self.likelihood.num_outputs, device=module_device(self))
-            predicted: Distribution = self.likelihood(outputs)
+            predicted: Distribution = element(torch.zeros(1, element.num_outputs, device=module_device(self)))
         return predicted.event_shape
-
-    def _possible(self, outputs: Tensor) -> Tensor:
-        """A number that may be a target."""
-        with seeded(0, "missing", device=outputs.device):
-            targets: Tensor = self.likelihood(outputs[:1]).sample()
-        return targets.flatten()[0]
 
     @property
     def core(self) -> Core:
@@ -243,7 +229,8 @@ class Model(nn.Module):
         """The log density of each row's target at given weights, weighted and masked: shape (rows,)."""
         data = self.matched(self.read(batch))
         parameters = self.call(params, buffers, data.inputs, "parameters")
-        return weighted_rows(self.likelihood.log_prob, parameters, self.standardize(data), self.log_scale())  # type: ignore[arg-type]
+        element, axes = self.likelihood.elements()
+        return weighted_rows(element.log_prob, parameters, self.standardize(data), self.log_scale(), axes)  # type: ignore[arg-type]
 
     def log_prior(self, params: Params) -> Tensor:
         """The log density of the weights under `net.` and of what the likelihood learns, under their priors."""
@@ -283,8 +270,9 @@ class Model(nn.Module):
         mask = mask.reshape(-1, *[1] * (targets.dim() - mask.dim())) if mask.dim() < targets.dim() else mask
         mask = mask.expand_as(targets)
         # a missing target is replaced by a possible one, so that what is checked and computed is finite
-        targets = self.likelihood.match_targets(torch.where(mask, targets, self._possible(outputs)), outputs)
-        return replace(data, targets=targets, mask=_row_mask(mask))
+        possible = self.likelihood.possible_target(outputs)
+        targets = self.likelihood.match_targets(torch.where(mask, targets, possible), outputs)
+        return replace(data, targets=targets, mask=_target_mask(mask, 1 + self.likelihood.elements()[1]))
 
     def dry_run(self, inputs: Inputs) -> Tensor:
         """The outputs of the first one or two rows, checked against the likelihood: (rows, num_outputs)."""
@@ -309,7 +297,7 @@ class Model(nn.Module):
 
     def log_scale(self) -> float:
         """The log Jacobian of the targets' standardisation: what a log density loses on the way back."""
-        if not isinstance(self.targets, Standardization):
+        if not isinstance(self.targets, Standardization) or not self.likelihood.has_density:
             return 0.0
         scale = self.targets.scale.double()
         elements = max(self._event_shape().numel(), 1)
@@ -331,7 +319,7 @@ class Model(nn.Module):
         for batch in source.batches(None):
             outputs = self.dry_run(batch.inputs) if outputs is None else outputs
             matched = self.matched(batch, outputs)
-            yield matched.targets if matched.mask is None else matched.targets[matched.mask]
+            yield matched.targets if matched.mask is None else _present(matched.targets, matched.mask)
 
 
 def _check_type(name: str, value: object, *kinds: type) -> None:
@@ -380,12 +368,30 @@ def _check_target_shape(targets: Standardization, event_shape: torch.Size) -> No
         )
 
 
-def _row_mask(mask: Tensor) -> Tensor:
-    """One flag per row, which must be whole or missing: single elements need a likelihood that treats them alone."""
-    flat = mask.flatten(1) if mask.dim() > 1 else mask.unsqueeze(1)
-    if not bool((flat.all(1) | ~flat.any(1)).all()):
-        raise ValueError("a mask of single elements needs a likelihood that treats elements one by one")
-    return flat.all(1)
+def _check_axes(targets: Standardize, element_axes: int) -> None:
+    missing = set(range(1, 1 + element_axes)) - set(targets.axes)
+    if missing:
+        raise ShapeError(
+            f"elements share one scale: standardise targets over all their axes, Standardize(axes="
+            f"{tuple(range(1 + element_axes))}); got axes={targets.axes}"
+        )
+
+
+def _present(targets: Tensor, mask: Tensor) -> Tensor:
+    """The targets that are not missing: rows, or single elements as rows of one element."""
+    present = targets[mask]
+    return present.reshape(present.shape[:1] + (1,) * (mask.dim() - 1) + present.shape[1:])
+
+
+def _target_mask(mask: Tensor, dims: int) -> Tensor:
+    """One flag per target, the first `dims` axes, each of which must be whole or missing."""
+    flat = mask.flatten(dims) if mask.dim() > dims else mask.unsqueeze(-1)
+    if not bool((flat.all(-1) | ~flat.any(-1)).all()):
+        raise ValueError(
+            "a mask of parts of a target needs a likelihood that treats them one by one: "
+            "likelihoods.PerElement(...) of the likelihood of one part"
+        )
+    return flat.all(-1)
 
 
 def weighted_rows(
@@ -393,11 +399,23 @@ def weighted_rows(
     parameters: dict[str, Tensor],
     data: Data,
     log_scale: float = 0.0,
+    element_axes: int = 0,
 ) -> Tensor:
-    """Each row's log density in the targets' units, zero where masked, times its weight: shape (*batch,)."""
+    """Each row's log density in the targets' units, zero where masked, times its weight: shape (*batch,).
+
+    Args:
+        log_prob: of one element; (*batch, *elements) of all.
+        parameters: of the likelihood.
+        data: on the network's side; its mask is (rows,) or (rows, *elements).
+        log_scale: what the log density of one element loses on the way back to the targets' units.
+        element_axes: how many axes after the rows are summed over.
+    """
     rows = log_prob(parameters, data.targets)
     if log_scale:
         rows = rows - log_scale
     if data.mask is not None:
-        rows = torch.where(data.mask, rows, torch.zeros_like(rows))
+        mask = data.mask.reshape(data.mask.shape + (1,) * (1 + element_axes - data.mask.dim()))
+        rows = torch.where(mask, rows, torch.zeros_like(rows))
+    if element_axes:
+        rows = rows.sum(tuple(range(-element_axes, 0)))
     return rows if data.weights is None else rows * data.weights

@@ -240,13 +240,20 @@ def test_what_does_not_fit_is_refused(batch, error, message):
         read(batch)
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-@pytest.mark.parametrize("name", ["inputs", "targets", "weights"])
+@pytest.mark.parametrize(
+    ("name", "bad"),
+    [(name, bad) for name in ("inputs", "weights") for bad in (float("nan"), float("inf"))]
+    + [("targets", float("nan"))],
+)
 def test_what_is_not_finite_is_refused_by_name(name, bad):
     parts = {"inputs": X.clone(), "targets": Y.clone(), "weights": torch.ones(7)}
     parts[name].view(-1)[3] = bad
     with pytest.raises(NotFiniteError, match=f"`{name}` must be finite; 1 of"):
         read(Data(**parts))
+
+
+def test_infinite_targets_may_be_bounds_and_are_left_to_the_likelihood():
+    assert torch.equal(read((X, torch.full((7,), float("inf")))).targets, torch.full((7,), float("inf")))
 
 
 @pytest.mark.parametrize("num_data", [0, -3])

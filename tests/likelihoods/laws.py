@@ -1,7 +1,11 @@
-"""The scipy law of every element of a likelihood's target: one entry a likelihood, in a module a family.
+"""The law of every element of a likelihood's target: one entry a likelihood, in a module a family (`laws_real`, ...).
 
 An entry takes the likelihood and its outputs as a float64 array (*batch, num_outputs), and gives a frozen scipy law
-whose parameters are arrays (*batch, *event). Parameters are computed from the outputs by numpy alone.
+whose parameters are arrays (*batch, *event), or an object with its methods: `cdf`, `mean`, `var`, `support`, `rvs`, and
+`logpdf` and `ppf` for real numbers or `logpmf` for others. Parameters are computed from the outputs by numpy alone.
+
+Where the elements depend on each other the law is that of every element alone, `rvs` draws them together, and
+`joint_logpdf(y)` is the log density of vectors, (*batch,).
 """
 
 import functools
@@ -9,7 +13,7 @@ import functools
 import numpy as np
 from scipy import special, stats
 
-from credibly.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson
+from credibly.likelihoods import Bernoulli, Categorical, Poisson
 
 
 @functools.singledispatch
@@ -22,16 +26,10 @@ def event(values):
     return values[..., 0] if values.shape[-1] == 1 else values
 
 
-@law_of.register
-def _(likelihood: HeteroscedasticGaussian, outputs):
-    loc, raw = np.split(outputs, 2, axis=-1)
-    return stats.norm(event(loc), event(np.logaddexp(0, raw) + likelihood.min_scale))
-
-
-@law_of.register
-def _(likelihood: Gaussian, outputs):
-    scale = likelihood.noise_scale().detach().double().numpy()
-    return stats.norm(event(outputs), event(np.broadcast_to(scale, outputs.shape)))
+@functools.singledispatch
+def typical_outputs(likelihood, normal):
+    """Outputs (*batch, num_outputs) of moderate size, from standard normal numbers; an array like `normal`."""
+    return normal
 
 
 @law_of.register
@@ -63,6 +61,10 @@ class ClassLaw:
     def cdf(self, y):
         below = np.arange(self.probs.shape[-1]) <= np.asarray(y)[..., None]
         return (self.probs * below).sum(-1)
+
+    def support(self):
+        zeros = np.zeros(self.probs.shape[:-1])
+        return zeros, zeros + self.probs.shape[-1] - 1
 
     def mean(self):
         return self.probs @ np.arange(self.probs.shape[-1])

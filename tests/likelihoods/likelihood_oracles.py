@@ -1,73 +1,140 @@
 """What scipy and brute force say about a likelihood, computed in float64 from the outputs alone."""
 
-import itertools
+import importlib
+from pathlib import Path
 
 import numpy as np
 import torch
-from laws import ClassLaw, law_of
+from laws import law_of, typical_outputs
+from scipy import special
 
 from credibly.distributions.kinds import kind
-from credibly.likelihoods import Bernoulli, Gaussian, HeteroscedasticGaussian
+
+for module in sorted(Path(__file__).parent.glob("laws_*.py")):
+    importlib.import_module(module.stem)  # they register themselves
 
 
 def outputs_for(likelihood, *leading, dtype=torch.float64, seed=0):
     """Outputs of moderate size: (*leading, num_outputs)."""
     generator = torch.Generator().manual_seed(seed)
-    values = torch.randn(*leading, likelihood.num_outputs, generator=generator, dtype=torch.float64)
-    return values.to(dtype)
+    normal = torch.randn(*leading, likelihood.num_outputs, generator=generator, dtype=torch.float64)
+    return torch.as_tensor(typical_outputs(likelihood, normal.numpy())).to(dtype)
 
 
 def scipy_law(likelihood, outputs):
-    """The frozen scipy law of every element of the target, with arrays (*batch, *event) as parameters."""
+    """The law of every element of the target, with arrays (*batch, *event) as parameters."""
     return law_of(likelihood, outputs.detach().double().cpu().numpy())
 
 
-def log_density(law, y):
+def is_joint(law):
+    """Whether the elements of a vector depend on each other."""
+    return hasattr(law, "joint_logpdf")
+
+
+def is_mixture(law):
+    """Whether the law has several components, between which its quantile function may jump."""
+    return hasattr(law, "weights")
+
+
+def element_density(law, y):
     """The elements' log density or log probability at y."""
-    return law.logpdf(y) if hasattr(law.__class__, "pdf") else law.logpmf(y)
+    return law.logpmf(y) if hasattr(law, "logpmf") and not _has_density(law) else law.logpdf(y)
+
+
+def _has_density(law):
+    return hasattr(getattr(law, "dist", law), "pdf")
+
+
+def log_density(law, y, *, vector):
+    """The joint log density or log probability of targets y, (*batch,)."""
+    if is_joint(law):
+        return law.joint_logpdf(y)
+    each = element_density(law, y)
+    return each.sum(-1) if vector else each
+
+
+def example(likelihood):
+    """The distribution of one row at outputs 0."""
+    return likelihood(torch.zeros(1, likelihood.num_outputs))
 
 
 def is_vector(likelihood):
     """Whether a target is a vector."""
-    return len(likelihood(torch.zeros(1, likelihood.num_outputs)).event_shape) > 0
+    return len(example(likelihood).event_shape) > 0
 
 
 def kind_of(likelihood):
     """What its target is: "real", "count" or "class"."""
-    return kind(likelihood(torch.zeros(1, likelihood.num_outputs)))
+    return kind(example(likelihood))
 
 
 def draw_targets(likelihood, outputs, seed=0):
-    """Targets (*batch, *event) of the law, by numpy."""
+    """Targets (*batch, *event) of the law, by numpy; where the dtype rounds one to the end of an open support, the
+    next number inside."""
     law = scipy_law(likelihood, outputs)
     drawn = law.rvs(size=np.shape(law.mean()), random_state=np.random.RandomState(seed))
-    return torch.as_tensor(np.asarray(drawn, dtype=float)).to(outputs.dtype)
+    targets = torch.as_tensor(np.asarray(drawn, dtype=float)).to(outputs.dtype)
+    if kind_of(likelihood) != "real":
+        return targets
+    lower, upper = (torch.as_tensor(end).to(outputs.dtype) for end in np.broadcast_arrays(*law.support()))
+    return targets.clamp(_next(lower, torch.inf), _next(upper, -torch.inf))
 
 
-def expectation_nodes(likelihood, outputs):
-    """Targets (K, *event) for one row of outputs, and their masses (K,): products over the elements.
+def _next(end, towards):
+    return torch.where(end.isinf(), end, torch.nextafter(end, torch.full_like(end, towards)))
 
-    Scores of Gaussians are polynomials in the target, so six nodes of Gauss and Hermite are exact.
-    """
-    law = scipy_law(likelihood, outputs)
-    if isinstance(law, ClassLaw):
-        return torch.arange(len(law.probs), dtype=torch.float64), torch.as_tensor(law.probs)
-    if isinstance(likelihood, (Gaussian, HeteroscedasticGaussian)):
-        nodes, masses = np.polynomial.hermite_e.hermegauss(6)
-        values = np.atleast_1d(law.mean())[:, None] + np.atleast_1d(law.std())[:, None] * nodes
-        probs = np.broadcast_to(masses / masses.sum(), values.shape)
-    else:
-        top = 2 if isinstance(likelihood, Bernoulli) else 60
-        values = np.broadcast_to(np.arange(float(top)), (np.size(law.mean()), top))
-        probs = np.stack([law.pmf(np.full(np.shape(law.mean()), float(k))).reshape(-1) for k in range(top)], -1)
-    targets = torch.tensor(list(itertools.product(*values)), dtype=torch.float64)
-    masses = torch.tensor([np.prod(row) for row in itertools.product(*probs)], dtype=torch.float64)
-    return targets if is_vector(likelihood) else targets.squeeze(-1), masses
+
+def element_nodes(likelihood, law):
+    """Values (K, *shape) and masses (K, *shape) of every element of a law, whose weighted sums are expectations."""
+    if kind_of(likelihood) != "real":
+        lower, upper = law.support()
+        top = np.max(upper) if np.isfinite(np.max(upper)) else np.max(law.ppf(1 - 1e-15)) + 1
+        values = np.arange(np.min(lower), top + 1).reshape(-1, *[1] * np.ndim(law.mean()))
+        values = np.broadcast_to(values, (len(values), *np.shape(law.mean())))
+        return values, np.exp(law.logpmf(values))
+    nodes, lengths = np.polynomial.legendre.leggauss(48)
+    z, lengths = np.concatenate([4 * nodes - 4, 4 * nodes + 4]), 4 * np.tile(lengths, 2)
+    masses = lengths * np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
+    shape = (-1, *[1] * np.ndim(law.mean()))
+    below = law.ppf(special.ndtr(np.minimum(z, 0)).reshape(shape))
+    above = law.isf(special.ndtr(-np.maximum(z, 0)).reshape(shape))
+    values = np.where(z.reshape(shape) < 0, below, above)
+    return values, np.broadcast_to(masses.reshape(shape), values.shape)
 
 
 def brute_fisher(likelihood, outputs):
-    """The expected outer product of the score of torch's own log density, for one row of outputs (C,)."""
-    targets, masses = expectation_nodes(likelihood, outputs)
-    repeated = outputs.expand(len(targets), -1).clone().requires_grad_()
-    scores = torch.autograd.grad(likelihood(repeated).log_prob(targets).sum(), repeated)[0]
-    return torch.einsum("k,kc,kd->cd", masses, scores, scores)
+    """The covariance of the score of the distribution's own log density, for one row of outputs (C,).
+
+    The log density is a sum over the elements, so that its covariance is the sum of those that each element has alone.
+    """
+    law = scipy_law(likelihood, outputs)
+    values, masses = (np.reshape(v, (len(v), -1)) for v in element_nodes(likelihood, law))
+    anchor = np.reshape(draw_targets(likelihood, outputs).numpy(), -1)
+    total = torch.zeros(likelihood.num_outputs, likelihood.num_outputs, dtype=torch.float64)
+    for element in range(values.shape[1]):
+        targets = np.tile(anchor, (len(values), 1))
+        targets[:, element] = values[:, element]
+        given = torch.as_tensor(targets if is_vector(likelihood) else targets[:, 0])
+        repeated = outputs.expand(len(targets), -1).clone().requires_grad_()
+        density = likelihood(repeated).log_prob(given)
+        mass = torch.as_tensor(masses[:, element] / masses[:, element].sum())
+        scores = torch.autograd.grad(density[mass > 0].sum(), repeated)[0]
+        centred = scores - mass @ scores
+        total += torch.einsum("k,kc,kd->cd", mass, centred, centred)
+    return total
+
+
+def spread_of(likelihood, outputs, function, step):
+    """By how much a function of the law moves when each of the outputs moves by `step`, relative to 1 or its size.
+
+    A result as precise as its inputs lies within a few such spreads. (*result).
+    """
+    values = outputs.detach().double().cpu().numpy()
+    centre = function(law_of(likelihood, values))
+    moved = np.zeros_like(centre)
+    rng = np.random.RandomState(0)
+    for _ in range(6):
+        signs = rng.choice([-1.0, 1.0], size=values.shape[-1])
+        shifted = values + step * signs * (1 + np.abs(values))
+        moved = np.maximum(moved, np.abs(function(law_of(likelihood, shifted)) - centre))
+    return moved

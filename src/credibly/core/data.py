@@ -224,8 +224,8 @@ def read_batch(batch: Any, dtype: torch.dtype, device: torch.device, *, need_tar
     targets = as_tensor(data.targets, dtype=dtype, device=device)
     check_same_rows("targets", targets.shape[0] if targets.dim() else 0, "inputs", rows)
     weights, mask = _weights(data.weights, rows, dtype, device), _mask(data.mask, targets, device)
-    if mask is None:
-        check_finite("targets", targets)
+    if mask is None:  # a bound of a censored target may be infinite; the likelihood checks what else must not be
+        check_finite("targets", torch.where(targets.isinf(), 0, targets) if targets.is_floating_point() else targets)
     return Data(inputs, targets, weights, mask, data.num_data)
 
 

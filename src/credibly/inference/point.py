@@ -95,7 +95,8 @@ class PointMethod(TrainingOptions, InferenceMethod):
         trainee = Single(model, self._objective(problem), dropout if dropout.is_used else None, self.autocast)
         outcome = self._train(trainee, problem, [seed], None if rows is None else [rows], progress=progress)
         stacked = None if reason is None else False
-        info = Info(type(self).__name__, seed, outcome.histories, stacked=stacked, reason=reason or "")
+        score = _score_name(model)
+        info = Info(type(self).__name__, seed, outcome.histories, stacked=stacked, reason=reason or "", score=score)
         posterior = PointPosterior(model, info)
         if outcome.failure is not None:
             outcome.failure.posterior = posterior
@@ -135,7 +136,8 @@ class PointMethod(TrainingOptions, InferenceMethod):
         posteriors: list[Posterior] = []
         for index, seed in enumerate(seeds):
             load_params(problem.model.core, trainee.member(index))
-            info = Info(type(self).__name__, seed, [outcome.histories[index]], stacked=True, reason=reason)
+            history, score = outcome.histories[index], _score_name(problem.model)
+            info = Info(type(self).__name__, seed, [history], stacked=True, reason=reason, score=score)
             posteriors.append(PointPosterior(problem.model, info))
         if outcome.failure is not None:
             outcome.failure.posterior = posteriors
@@ -182,6 +184,10 @@ class _Member:
     state: Params
     seed: int
     rows: Tensor | None
+
+
+def _score_name(model: Model) -> str:
+    return "log_prob" if model.likelihood.has_density else "minus the training loss"
 
 
 def _state(model: Model, start: Start) -> Params:

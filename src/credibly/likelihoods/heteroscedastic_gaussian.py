@@ -11,6 +11,7 @@ from torch.distributions import Distribution
 from credibly.core.checks import check_count, check_positive
 from credibly.likelihoods.base import Likelihood
 from credibly.likelihoods.gaussian import gaussian_distribution, gaussian_log_prob
+from credibly.likelihoods.offsets import add_offset
 
 __all__ = ["HeteroscedasticGaussian"]
 
@@ -50,6 +51,10 @@ class HeteroscedasticGaussian(Likelihood):
         _, raw = outputs.chunk(2, -1)
         scale = F.softplus(raw) + self.min_scale
         return torch.diag_embed(torch.cat([scale**-2, 2 * (torch.sigmoid(raw) / scale) ** 2], -1))
+
+    def with_offset(self, outputs: Tensor, offset: Tensor) -> Tensor:
+        """The outputs with the offset added to the locations, not to the raw scales."""
+        return add_offset(outputs, offset, first=self.num_targets)
 
     def standardized(self, loc: Tensor, scale: Tensor) -> "HeteroscedasticGaussian":
         """Itself: both parameters are predicted on the network's side."""

@@ -6,12 +6,15 @@ from torch.distributions import Distribution, Independent
 
 from credibly.core.checks import check_count
 from credibly.likelihoods.base import Likelihood
+from credibly.likelihoods.elements import bounded
 
 __all__ = ["Poisson"]
 
 
 class Poisson(Likelihood):
     """`y ~ Poisson(exp(output))`; rows observed for different times have `offset = log(time)` in the model.
+
+    Rates are kept within exp(-60) and exp(60).
 
     Args:
         num_outputs: the number of counts per row; with 1 a target is a number, otherwise a vector.
@@ -23,7 +26,8 @@ class Poisson(Likelihood):
 
     def parameters_of(self, outputs: Tensor) -> dict[str, Tensor]:
         """`log_rate`, (*batch,) or (*batch, num_outputs)."""
-        return {"log_rate": outputs if self.num_outputs > 1 else outputs.squeeze(-1)}
+        log_rate = bounded(outputs)
+        return {"log_rate": log_rate if self.num_outputs > 1 else log_rate.squeeze(-1)}
 
     def distribution(self, parameters: dict[str, Tensor]) -> Distribution:
         """A Poisson; over several counts, an Independent of them."""

@@ -6,6 +6,7 @@ from credibly.posteriors.dropout import DropoutPosterior
 from credibly.posteriors.info import Info
 from credibly.posteriors.mixture import MixturePosterior
 from credibly.posteriors.point import PointPosterior
+from credibly.posteriors.prior_predictive import prior_predictive
 
 __all__ = [
     "DrawPosterior",
@@ -15,4 +16,5 @@ __all__ = [
     "PointPosterior",
     "Posterior",
     "WeightPosterior",
+    "prior_predictive",
 ]

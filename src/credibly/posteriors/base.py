@@ -20,12 +20,13 @@ from credibly.core.errors import NotSupportedError
 from credibly.core.params import trainable_params
 from credibly.core.randomness import base_seed, iterate, seeded
 from credibly.core.typing import ArrayLike, Inputs, Params
-from credibly.distributions.mixture import MixturePredictive
+from credibly.distributions.mixture import combined
 from credibly.distributions.predictive import Predictive
 from credibly.model import Model, Want
 from credibly.posteriors.evaluation import concatenated
 from credibly.posteriors.info import Info
 from credibly.priors.base import Prior
+from credibly.priors.gaussian import GaussianPrior
 
 __all__ = ["DEFAULT_NUM_DRAWS", "Posterior", "WeightPosterior", "stored_draws"]
 
@@ -134,7 +135,7 @@ class Posterior(ABC):
         return model
 
     def _predictive(self, parameters: dict[str, Tensor], num_draws: int | None) -> Predictive:
-        return MixturePredictive(self.model.distribution(parameters))
+        return combined(self.model.distribution(parameters), None)
 
     def _batches(self, loader: DataLoader[Any], seed: int) -> Iterator[Data]:
         for batch in iterate(loader, seed, "predict"):
@@ -154,9 +155,30 @@ class WeightPosterior(Posterior):
         random = trainable_params(self.model.core)
         return {name: p.detach() for name, p in self.model.core.named_parameters() if name not in random}
 
-    def as_prior(self) -> Prior:
-        """This posterior as the prior of the next fit."""
-        raise NotSupportedError(f"{type(self).__name__} has no density over weights and cannot serve as a prior")
+    def as_prior(self, *, dense: bool = False) -> Prior:
+        """This posterior as the prior of the next fit: of stored draws, the Gaussian with their mean and variances.
+
+        It covers the trained weights under `net.`; what the likelihood learned has a prior of its own
+        (`Model(noise_prior=...)`). Weights mean the same only under the same standardisation, which a model carries:
+        `model = posterior.to_model(draw=0, prior=posterior.as_prior())`. The moments describe draws around one
+        solution; those of networks trained apart average over unlike ones.
+
+        Args:
+            dense: keep the covariances between weights as well; it takes more draws than there are weights.
+
+        Raises:
+            NotSupportedError: one set of weights, which has no spread; or no stored draws.
+            ValueError: too few draws, or a weight that is the same in all of them.
+        """
+        if self.num_stored is None:
+            raise NotSupportedError(f"{type(self).__name__} has no density over weights and cannot serve as a prior")
+        if self.num_stored < 2:
+            raise NotSupportedError(
+                f"{type(self).__name__} holds one set of weights, which has no spread and cannot serve as a prior; fit "
+                "a method that gives a spread, such as inference.Ensemble with 2 or more members, or Laplace"
+            )
+        draws = self.sample(self.num_stored)
+        return GaussianPrior.from_draws({k: v for k, v in draws.items() if k.startswith("net.")}, dense=dense)
 
     @abstractmethod
     def _evaluate(self, inputs: Inputs, want: Want, num_draws: int | None, seed: int | None) -> Any:

@@ -34,6 +34,8 @@ class Info:
         histories: the course of training, one per trained member; empty where nothing was trained.
         temperature: to which power the posterior density was raised, inverted; 1 is the Bayesian posterior.
         stacked: whether members were trained as one stack; None where there is only one.
+        score: what the histories' scores of validation data are: mean log densities, or minus the loss of a training
+            head that has no density.
         reason: why members were trained one by one, or what they shared; empty where there is nothing to say.
         versions: of this library, torch and Python.
     """
@@ -44,6 +46,7 @@ class Info:
     temperature: float = 1.0
     stacked: bool | None = None
     reason: str = ""
+    score: str = "log_prob"
     versions: dict[str, str] = field(default_factory=_versions)
 
     @property

@@ -9,7 +9,7 @@ from credibly.core.checks import check_count
 from credibly.core.params import module_device
 from credibly.core.randomness import base_seed, derived_seed
 from credibly.core.typing import ArrayLike
-from credibly.distributions.mixture import MixturePredictive
+from credibly.distributions.mixture import combined
 from credibly.distributions.predictive import Predictive
 from credibly.model import Model
 from credibly.posteriors.base import DEFAULT_NUM_DRAWS, Posterior, stored_draws
@@ -81,7 +81,7 @@ class MixturePosterior(Posterior):
         """Members weigh the same, also where they gave different numbers of draws."""
         shares = torch.tensor(self._shares(num_draws), device=module_device(self.model))
         log_weights = -shares.clamp(min=1).double().log().repeat_interleave(shares)
-        return MixturePredictive(self.model.distribution(parameters), log_weights)
+        return combined(self.model.distribution(parameters), log_weights)
 
     def to_model(self, *, draw: int | None = None, prior: Prior | None = None) -> Model:
         """The model of one stored draw, counted over all members; where draws are made as needed, of one member."""

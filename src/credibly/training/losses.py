@@ -1,4 +1,4 @@
-"""Training losses for classes that are not likelihoods: they shape training and are never reported as densities."""
+"""Training losses that are not likelihoods: they shape training and are never reported as densities."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,8 +12,10 @@ from credibly.core.params import module_device
 from credibly.distributions.classes import class_log_probs
 from credibly.distributions.kinds import kind
 from credibly.likelihoods.base import Likelihood
+from credibly.likelihoods.gaussian import gaussian_log_prob
+from credibly.likelihoods.heteroscedastic_gaussian import HeteroscedasticGaussian
 
-__all__ = ["FocalLoss", "LabelSmoothing", "TrainingLoss", "num_classes"]
+__all__ = ["BetaNLL", "FocalLoss", "LabelSmoothing", "TrainingLoss", "num_classes"]
 
 
 class TrainingLoss(Protocol):
@@ -21,6 +23,35 @@ class TrainingLoss(Protocol):
 
     def __call__(self, likelihood: Likelihood, parameters: dict[str, Tensor], targets: Tensor) -> Tensor:
         """The loss of each row: shape (*batch,). Passes through `vmap`."""
+
+
+@dataclass(frozen=True)
+class BetaNLL:
+    """`variance^beta (-log p(y))` with the first factor held constant, for a predicted Gaussian scale.
+
+    On the Pitfalls of Heteroscedastic Uncertainty Estimation with Probabilistic Neural Networks, Seitzer, Tavakoli,
+    Antic and Martius 2022. Under the likelihood itself, rows that are fitted badly get a large scale, which then makes
+    their location learn slowly; the factor gives them back their weight.
+
+    Attributes:
+        beta: 0 is minus the log density; at 1 locations learn as under half the squared error.
+    """
+
+    beta: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.beta <= 1:
+            raise ValueError(f"`beta` must lie in [0, 1]; got {self.beta}")
+
+    def __call__(self, likelihood: Likelihood, parameters: dict[str, Tensor], targets: Tensor) -> Tensor:
+        """The loss of each row, each target with a factor of its own."""
+        if not isinstance(likelihood, HeteroscedasticGaussian):
+            raise NotSupportedError(
+                f"`BetaNLL` is for HeteroscedasticGaussian, whose scale is predicted; got {type(likelihood).__name__}"
+            )
+        loc, scale = parameters["loc"], parameters["scale"]
+        loss = -gaussian_log_prob(loc, scale, targets, event=False) * scale.detach() ** (2 * self.beta)
+        return loss.sum(-1) if likelihood.num_targets > 1 else loss
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The objective of training weights: the log joint of a batch, per row of the training data."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -49,7 +50,8 @@ class LogJoint:
         """
         total, count = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
         for batch in source.batches(_ROWS):
-            rows = weighted_rows(self.likelihood.log_prob, evaluate(batch), batch, self.log_scale)
+            element, axes = self.likelihood.elements()
+            rows = weighted_rows(element.training_score, evaluate(batch), batch, self.log_scale, axes)
             total = total + rows.double().sum(-1).cpu()
             count = count + counted(batch).double().sum().cpu()
         if not bool(count > 0):
@@ -64,7 +66,7 @@ class LogJoint:
         weights = None
         if class_weights is not None:
             weights = as_tensor(class_weights, device=module_device(model))
-            classes = num_classes(model.likelihood, "class_weights")
+            classes = num_classes(model.likelihood.elements()[0], "class_weights")
             if bool((weights < 0).any()) or not bool((weights > 0).any()):
                 raise ValueError(f"`class_weights` must be 0 or above, and one above 0; got {weights.tolist()}")
             if weights.shape != (classes,):
@@ -75,23 +77,25 @@ class LogJoint:
 
     def __call__(self, parameters: dict[str, Tensor], params: Params, batch: Data) -> Tensor:
         """The value for one batch: a scalar."""
-        value = weighted_rows(self._row_density, parameters, batch, self.log_scale).mean()
+        element, axes = self.likelihood.elements()
+        density = functools.partial(self._density, element)
+        value = weighted_rows(density, parameters, batch, self.log_scale, axes).mean()
         return value if self.log_prior is None else value + self.log_prior(params) / self.num_data
 
-    def _row_density(self, parameters: dict[str, Tensor], targets: Tensor) -> Tensor:
+    def _density(self, likelihood: Likelihood, parameters: dict[str, Tensor], targets: Tensor) -> Tensor:
         if self.loss is None:
-            rows = self.likelihood.log_prob(parameters, targets)
+            density = likelihood.training_score(parameters, targets)
         else:
-            rows = -self.loss(self.likelihood, parameters, targets)
+            density = -self.loss(likelihood, parameters, targets)
         if self.class_weights is not None:
-            rows = rows * self.class_weights.to(rows)[targets.long()]
-        return rows
+            density = density * self.class_weights.to(density)[targets.long()]
+        return density
 
 
 def counted(batch: Data) -> Tensor:
-    """How much each row counts: its weight where its target is present, otherwise 0."""
+    """How much each row counts: its weight where its target, or an element of it, is present, otherwise 0."""
+    present = None if batch.mask is None else batch.mask.flatten(1).any(1) if batch.mask.dim() > 1 else batch.mask
     if batch.weights is not None:
-        weighted: Tensor = batch.weights if batch.mask is None else batch.weights * batch.mask
+        weighted: Tensor = batch.weights if present is None else batch.weights * present
         return weighted
-    present: Tensor = torch.ones(batch.num_rows) if batch.mask is None else batch.mask
-    return present
+    return torch.ones(batch.num_rows) if present is None else present

@@ -62,7 +62,8 @@ class TrainingOptions:
         schedule: a factory `(optimizer, num_steps) -> LRScheduler`, such as `training.cosine`.
         clip_norm: the largest norm of the gradient of the loss per row, over all weights of a member.
         early_stopping: needs validation data.
-        loss: in place of minus the log density, for classes: `FocalLoss()`, `LabelSmoothing()`.
+        loss: in place of minus the log density: `FocalLoss()`, `LabelSmoothing()` for classes, `BetaNLL()` for
+            HeteroscedasticGaussian.
         class_weights: (classes,) factors on the loss of each row, by its class.
         autocast: a lower precision for the network's forward pass, such as `torch.bfloat16`.
         callbacks: called with an `Epoch` after each one; a true answer stops training.
