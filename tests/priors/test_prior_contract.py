@@ -8,6 +8,7 @@ from torch import nn
 from torch.func import vmap
 
 from cases import PRIORS
+from credibly.core.errors import NotSupportedError
 from credibly.core.params import stack
 from credibly.likelihoods import Gaussian
 from credibly.model import Model
@@ -171,3 +172,21 @@ def test_a_prior_that_meets_no_weight_of_its_own_does_not_mind_the_device():
     params = {"net.weight": torch.zeros(2, 2, device="meta"), "net.bias": torch.zeros(2, device="meta")}
     prior = ByName({"*.bias": WeightsOnly(Normal()), "*": Normal()})
     assert prior.log_prob(params).device.type == "meta"
+
+
+@EVERY
+def test_draws_of_all_weights_have_their_shapes_or_are_refused(name, dtype):
+    prior, like = PRIORS[name](), weights(dtype)
+    if prior.distributions(like).keys() != like.keys():
+        with pytest.raises(NotSupportedError, match=rf"{type(prior).__name__} is flat over \['net"):
+            prior.sample(like, 3, seed=0)
+        return
+    draws = prior.sample(like, 3, seed=0)
+    assert {key: (value.shape, value.dtype) for key, value in draws.items()} == {
+        key: ((3, *value.shape), dtype) for key, value in like.items()
+    }
+    fewer = prior.sample(like, 2, seed=0)
+    assert all(torch.equal(value, draws[key][:2]) for key, value in fewer.items())
+    assert not torch.equal(draws["net.0.weight"][0], draws["net.0.weight"][1])
+    with pytest.raises(ValueError, match="`num_draws`"):
+        prior.sample(like, 0, seed=0)
