@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from credibly import (
         calibration,
         conformal,
+        diagnostics,
         distributions,
         inference,
         interop,
@@ -37,6 +38,7 @@ __all__ = [
     "Standardize",
     "calibration",
     "conformal",
+    "diagnostics",
     "distributions",
     "inference",
     "interop",
