@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.axes import Axes
 
+from credibly.core.errors import ShapeError
 from credibly.distributions.entry import from_probs
 from credibly.metrics.bins import BinTable
 from credibly.metrics.calibration_error import event_bins
@@ -88,6 +89,16 @@ def test_leaves_the_table_as_it_was() -> None:
     reliability_diagram(bins)
     for column, old in zip((bins.edges, bins.counts, bins.confidence, bins.frequency), before, strict=True):
         assert torch.equal(column, old)
+
+
+def test_refuses_tables_of_several_classes_and_of_nothing() -> None:
+    bins = table()
+    stacked = (part.expand(2, -1) for part in (bins.edges, bins.counts, bins.confidence, bins.frequency))
+    with pytest.raises(ShapeError, match=r"`table` must be of one class.*shape \(2, 10\)"):
+        reliability_diagram(BinTable(*stacked))
+    with pytest.raises(ShapeError, match="at least one forecast; `table` counts none"):
+        reliability_diagram(BinTable(bins.edges, 0 * bins.counts, bins.confidence, bins.frequency))
+    assert plt.get_fignums() == []
 
 
 @settings(max_examples=15)

@@ -7,7 +7,8 @@ from matplotlib.axes import Axes
 from credibly.core.checks import as_tensor, check_finite, check_same_rows
 from credibly.core.errors import ShapeError
 from credibly.core.typing import ArrayLike
-from credibly.plots.style import ALARM, DATA, INK, axes_of, legend_below, quiet
+from credibly.plots.style import ALARM, DATA, INK, axes_of, quiet
+from credibly.plots.words import keys_below, wrapped
 
 __all__ = ["prediction_intervals"]
 
@@ -66,9 +67,9 @@ def prediction_intervals(
     quiet(ax)
     ax.text(0, 1.02, _summary(low, high, hit), transform=ax.transAxes, fontsize="small", color=INK)
     if title:
-        ax.set_title(title, loc="left", pad=19)
+        ax.set_title(wrapped(ax, title), loc="left", pad=19)
     if legend:
-        legend_below(ax)
+        keys_below(ax)
     return ax
 
 

@@ -9,9 +9,11 @@ import numpy.typing as npt
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 
+from credibly.core.errors import ShapeError
 from credibly.metrics.bins import BinTable
 from credibly.plots.bands import consistency_band
-from credibly.plots.style import ALARM, DATA, INK, PALE, axes_of, legend_below, make_room, quiet
+from credibly.plots.style import ALARM, DATA, INK, PALE, axes_of, quiet
+from credibly.plots.words import STRIP, dress, write
 
 __all__ = ["reliability_diagram"]
 
@@ -39,9 +41,18 @@ def reliability_diagram(
         band: probability of the consistency band of each bin; None leaves it out.
         counts: whether to draw the strip of counts.
         legend: whether to say what the marks mean.
+
+    Raises:
+        ShapeError: a table of several classes, or without forecasts.
     """
+    if table.counts.dim() != 1:
+        raise ShapeError(
+            f"`table` must be of one class, (num_bins,); got counts of shape {tuple(table.counts.shape)}; "
+            "for a table of all classes see class_reliability_grid"
+        )
+    if not bool(table.counts.any()):
+        raise ShapeError("a reliability diagram needs at least one forecast; `table` counts none")
     ax = axes_of(ax, width=4.2, height=5.4)
-    make_room(ax, top=0.22 * counts + 0.04 * bool(title), bottom=0.16 * legend)
     some = (table.counts > 0).cpu().numpy()
     confidence, frequency = table.confidence.cpu().numpy()[some], table.frequency.cpu().numpy()[some]
     lowest = frequency
@@ -60,10 +71,7 @@ def reliability_diagram(
     _corner(ax, f"ECE {float(table.error()):.3f}", lowest, confidence)
     if counts:
         _counts(table, ax)
-    if title:
-        ax.set_title(title, y=1.23 if counts else 1.02)
-    if legend:
-        legend_below(ax)
+    dress(ax, title=title, legend=legend, strip=counts)
     return ax
 
 
@@ -89,13 +97,12 @@ def _points(
 def _corner(ax: Axes, text: str, lowest: npt.NDArray[np.float64], confidence: npt.NDArray[np.float64]) -> None:
     """A word in the lower right corner, or in the upper left one if something is drawn there."""
     taken = bool(((confidence > 0.5) & (lowest < 0.12)).any())
-    x, y, h, v = (0.03, 0.97, "left", "top") if taken else (0.97, 0.03, "right", "bottom")
-    ax.text(x, y, text, transform=ax.transAxes, ha=h, va=v, weight="bold", color=INK, zorder=5)
+    write(ax, text, *((0.03, 0.97, "left", "top") if taken else (0.97, 0.03, "right", "bottom")))
 
 
 def _counts(table: BinTable, ax: Axes) -> None:
     """A strip on top of the diagram, on the same bins."""
-    strip = ax.inset_axes((0, 1.04, 1, 0.16), sharex=ax)
+    strip = ax.inset_axes((0, 1.04, 1, STRIP - 0.04), sharex=ax)
     counts, edges = table.counts.cpu().numpy(), table.edges.cpu().numpy()
     some = counts > 0
     strip.bar(
@@ -103,7 +110,7 @@ def _counts(table: BinTable, ax: Axes) -> None:
     )
     strip.set_yscale("log")
     strip.set_ylim(0.5, 3.0 * max(counts.max(), 10))
-    strip.set_ylabel("count", fontsize="small")
+    strip.set_ylabel("count", fontsize="small", rotation=0, ha="right", va="center")
     top = 10.0 ** np.floor(np.log10(max(counts.max(), 10)))
     strip.set_yticks([1, top], labels=["1", f"{top:,.0f}"])
     strip.tick_params(axis="y", labelsize="small")

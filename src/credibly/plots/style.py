@@ -6,9 +6,8 @@ Everything is set on the Axes at hand. Neither matplotlib's settings nor a style
 import matplotlib.pyplot as plt
 import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.transforms import ScaledTranslation
 
-__all__ = ["ALARM", "DATA", "INK", "PALE", "SECOND", "axes_of", "legend_below", "make_room", "quiet"]
+__all__ = ["ALARM", "DATA", "INK", "PALE", "SECOND", "axes_of", "make_room", "quiet"]
 
 _BLUE, _ORANGE, _, _RED, *_ = sns.color_palette("colorblind")
 
@@ -44,26 +43,10 @@ def quiet(ax: Axes) -> None:
     ax.tick_params(width=0.8, color=INK)
 
 
-def make_room(ax: Axes, *, top: float, bottom: float) -> None:
-    """Shrink Axes for what is drawn around them, by shares of their height, where no layout engine will do it."""
+def make_room(ax: Axes, *, top: float, bottom: float, left: float = 0.0, right: float = 0.0) -> None:
+    """Shrink Axes for what is drawn around them, by shares of their size, where no layout engine will do it."""
     if ax.get_figure() is None or ax.get_figure().get_layout_engine() is not None:  # type: ignore[union-attr]
         return
-    box = ax.get_position()
-    height = box.height * (1 - top - bottom)
-    ax.set_position((box.x0, box.y0 + bottom * box.height, box.width, height))
-
-
-def legend_below(ax: Axes) -> None:
-    """One line of keys under the label of the x axis, where no data can lie."""
-    below = ax.transAxes + ScaledTranslation(0, -34 / 72, ax.figure.dpi_scale_trans)
-    ax.legend(
-        loc="upper center",
-        bbox_to_anchor=(0.5, 0),
-        bbox_transform=below,
-        ncols=len(ax.get_legend_handles_labels()[0]),
-        frameon=False,
-        fontsize="small",
-        handlelength=1.2,
-        columnspacing=1.4,
-        borderaxespad=0,
-    )
+    box = ax.get_position(original=True)
+    width, height = box.width * (1 - left - right), box.height * (1 - top - bottom)
+    ax.set_position((box.x0 + left * box.width, box.y0 + bottom * box.height, width, height))
