@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterable
 from itertools import chain
 
-from benchmarks import ece, ensemble, ensemble_cnn, fit_overhead, import_time, mc_dropout
+from benchmarks import crps, ece, ece_bootstrap, ensemble, ensemble_cnn, fit_overhead, import_time, interval, mc_dropout
 from benchmarks.harness import Benchmark, Fact, run
 
 Parts = Callable[[], Iterable[Benchmark | Fact]]
@@ -16,6 +16,9 @@ BENCHMARKS: dict[str, tuple[Parts, ...]] = {
     "mc_dropout": (mc_dropout.parts,),
     "fit_overhead": (fit_overhead.parts,),
     "ece": (ece.parts,),
+    "ece_bootstrap": (ece_bootstrap.parts,),
+    "crps": (crps.parts,),
+    "interval": (interval.parts,),
     "import": (import_time.parts,),
 }
 

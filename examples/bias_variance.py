@@ -49,8 +49,8 @@ inputs = torch.linspace(-2, 2, 81).unsqueeze(-1)
 # One network, a wider one, and two cures
 # ---------------------------------------
 # A single hidden unit cannot bend twice: it is wrong in the same way on every data set. Ten units can, and follow the
-# noise as well. A prior on the weights (MAP) keeps them from it; an ensemble averages what differs between its members.
-# Every row of the table is the same 30 data sets. The bias is corrected for their number, so that it does not contain
+# noise as well. A prior on the weights (MAP) keeps them from it; an ensemble of networks that see resampled rows
+# averages what they make of the noise. Every row of the table is the same 30 data sets. The bias is corrected for their number, so that it does not contain
 # a share of the variance; where it is small it may come out below 0.
 
 OPTIONS = {"num_epochs": 300, "batch_size": None, "learning_rate": 0.1}
@@ -59,7 +59,11 @@ ALTERNATIVES = {
     "3 units, MLE": (3, inference.MLE(**OPTIONS), priors.Flat()),
     "10 units, MLE": (10, inference.MLE(**OPTIONS), priors.Flat()),
     "10 units, MAP": (10, inference.MAP(**OPTIONS), priors.Normal(1.0)),
-    "10 units, ensemble": (10, inference.Ensemble(of=inference.MLE(**OPTIONS), num_members=5), priors.Flat()),
+    "10 units, bagged": (
+        10,
+        inference.Ensemble(of=inference.MLE(**OPTIONS), num_members=10, bootstrap=True),
+        priors.Flat(),
+    ),
 }
 
 results = {}
@@ -79,7 +83,7 @@ for name, (width, method, prior) in ALTERNATIVES.items():
 # ------------------
 # Each thin line is what one data set led to; the thick one is their mean, the dashed one the truth.
 
-shown = ["1 unit, MLE", "10 units, MLE", "10 units, MAP", "10 units, ensemble"]
+shown = ["1 unit, MLE", "10 units, MLE", "10 units, MAP", "10 units, bagged"]
 figure, axes = plt.subplots(1, len(shown), figsize=(11, 3.2), sharey=True, layout="constrained")
 x = inputs.squeeze(-1)
 for ax, name in zip(axes, shown, strict=True):

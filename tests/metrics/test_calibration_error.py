@@ -11,8 +11,21 @@ from torch.distributions import Bernoulli, Categorical, Independent, Normal
 
 from credibly.core.errors import NotFiniteError, NotSupportedError, ShapeError
 from credibly.distributions.mixture import MixturePredictive
-from credibly.metrics.bins import equal_width_bins
-from credibly.metrics.calibration_error import ece, event_bins, event_ece, top_label_bins, top_label_ece
+from credibly.metrics.bins import BinTable, equal_width_bins
+from credibly.metrics.calibration_error import (
+    ECE,
+    ClasswiseECE,
+    EventECE,
+    TopLabelECE,
+    classwise_bins,
+    classwise_ece,
+    ece,
+    event_bins,
+    event_ece,
+    top_label_bins,
+    top_label_ece,
+)
+from credibly.metrics.equal_mass import edge_bins, equal_mass_edges
 
 
 def bernoulli(probs, dtype=torch.float64):
@@ -179,3 +192,103 @@ def test_refusals():
         ece(bernoulli([0.5]), [1], norm="L1")
     with pytest.raises(NotFiniteError, match="predicted"):
         ece(bernoulli([0.5, float("nan")]), [1, 0])
+
+
+def test_streamed_logits_are_never_taken_for_probabilities():
+    logits, targets = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64), torch.tensor([1, 0, 1])
+    stream = ECE(num_bins=10).stream()
+    for i in range(3):
+        stream.update(Bernoulli(logits=logits[i : i + 1]), targets[i : i + 1])
+    assert stream.compute().item() == pytest.approx(0.5, abs=1e-15)
+
+
+def waves():
+    """300 rows over 4 classes, by a formula."""
+    i, k = torch.arange(300.0), torch.arange(4.0)
+    logits = 2 * torch.sin(3 * i[:, None] + 7 * k * (1 + i[:, None] % 5))
+    return Categorical(probs=logits.double().softmax(-1)), ((i * i) % 4).long()
+
+
+@pytest.mark.parametrize(
+    ("norm", "top", "classwise"),
+    [("l1", 0.3636649549, 0.2821324823), ("l2", 0.3817707300, 0.3511747843), ("max", 0.5660331249, 0.6477104939)],
+)
+def test_golden_values_of_torchmetrics(norm, top, classwise):
+    """torchmetrics 1.9: multiclass_calibration_error, and the mean of binary_calibration_error over the classes."""
+    predicted, targets = waves()
+    assert top_label_ece(predicted, targets, num_bins=10, norm=norm).item() == pytest.approx(top, abs=1e-6)
+    assert classwise_ece(predicted, targets, num_bins=10, norm=norm).item() == pytest.approx(classwise, abs=1e-6)
+
+
+def test_classwise_error_is_the_mean_over_events():
+    predicted, targets = waves()
+    tables = classwise_bins(predicted, targets, num_bins=7)
+    assert tables.counts.shape == (4, 7)
+    for k in range(4):
+        event = event_bins(Bernoulli(probs=predicted.probs[:, k]), targets == k, num_bins=7)
+        assert torch.equal(tables.counts[k], event.counts)
+        assert torch.allclose(tables.confidence[k], event.confidence, atol=1e-12)
+        assert torch.equal(tables.frequency[k], event.frequency)
+    for norm in ("l1", "l2", "max", "l2_debiased"):
+        assert classwise_ece(predicted, targets, num_bins=7, norm=norm) == tables.error(norm).mean()
+
+
+def test_a_class_that_never_comes_counts():
+    predicted = Categorical(probs=torch.tensor([[0.5, 0.3, 0.2]], dtype=torch.float64).expand(10, 3))
+    value = classwise_ece(predicted, torch.arange(10) % 2).item()
+    assert value == pytest.approx((0.0 + 0.2 + 0.2) / 3)
+
+
+def test_debiased_error_by_hand():
+    """Bins of 2 and 3 forecasts: 0.4 (0.2^2 - 0.5 * 0.5 / 1) and 0.6 ((1/15)^2 - (2/9) / 2), below 0 together."""
+    predicted, targets = bernoulli([0.3, 0.3, 0.6, 0.6, 0.6]), [0, 1, 1, 1, 0]
+    assert event_ece(predicted, targets, num_bins=2, norm="l2_debiased").item() == 0
+    apart = bernoulli([0.05] * 50 + [0.95] * 50), torch.tensor([0, 1] * 25 + [1, 0] * 25)
+    expected = (0.45**2 - 0.25 / 49) ** 0.5
+    assert event_ece(*apart, norm="l2_debiased").item() == pytest.approx(expected)
+    assert event_ece(bernoulli([0.2]), [1], norm="l2_debiased").item() == 0
+
+
+def test_the_debiased_square_has_no_bias():
+    """Mean over 4000 tables within 5 standard errors of the true square: fails by chance below 1e-6."""
+    counts = torch.tensor([5.0, 20.0, 40.0], dtype=torch.float64)
+    confidence = torch.tensor([0.2, 0.5, 0.8], dtype=torch.float64)
+    real = torch.tensor([0.2, 0.6, 0.7], dtype=torch.float64)
+    frequency = torch.binomial(counts.expand(4000, 3), real.expand(4000, 3)) / counts
+    table = BinTable(torch.linspace(0, 1, 4), counts.expand(4000, 3), confidence.expand(4000, 3), frequency)
+    gaps = confidence - frequency
+    noise = frequency * (1 - frequency) / (counts - 1)
+    squares = (counts / counts.sum() * (gaps.square() - noise)).sum(-1)
+    truth = (counts / counts.sum() * (confidence - real).square()).sum()
+    assert abs(squares.mean() - truth) < 5 * squares.std() / 4000**0.5
+    assert torch.allclose(table.error("l2_debiased").square(), squares.clamp(min=0))
+
+
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=40), st.integers(1, 8))
+def test_bins_of_equal_mass_hold_their_share(places, num_bins):
+    """Edge j is the smallest confidence that j / B of all do not exceed; so no bin holds more than ties force."""
+    confidence = torch.tensor(places, dtype=torch.float64) / 12
+    edges = equal_mass_edges(confidence, num_bins)
+    bins = edge_bins(confidence, edges)
+    for j in range(1, num_bins):
+        at_most = int((confidence <= edges[j]).sum())
+        below = int((confidence < edges[j]).sum())
+        assert below * num_bins < j * len(places) <= at_most * num_bins
+        assert bool((bins[confidence <= edges[j]] < j).all())
+        assert bool((bins[confidence > edges[j]] >= j).all())
+    values = {}
+    for value, bin_ in zip(places, bins.tolist(), strict=True):
+        assert values.setdefault(value, bin_) == bin_
+
+
+def test_equal_mass_without_ties_splits_evenly():
+    p = torch.rand(90, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    hits = torch.arange(90) % 2
+    table = event_bins(Bernoulli(probs=p), hits, num_bins=9, equal_mass=True)
+    assert table.counts.tolist() == [10] * 9
+    assert table.edges.shape == (10,)
+    order = p.argsort()
+    gaps = (p[order].view(9, 10).mean(1) - hits[order].double().view(9, 10).mean(1)).abs()
+    assert EventECE(9, equal_mass=True)(Bernoulli(probs=p), hits).item() == pytest.approx(gaps.mean().item())
+    assert TopLabelECE(9, equal_mass=True).table(Bernoulli(probs=p), hits).counts.tolist() == [10] * 9
+    assert ClasswiseECE(9, equal_mass=True).table(*waves()).counts.sum(-1).tolist() == [300] * 4

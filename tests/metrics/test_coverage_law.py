@@ -1,10 +1,13 @@
 """The exact law of the empirical coverage of split conformal prediction."""
 
+import numpy as np
 import pytest
 import torch
+from scipy import stats
 from scipy.stats import betabinom
 
-from credibly.metrics.coverage_law import coverage_interval, rank
+from credibly.core.errors import ShapeError
+from credibly.metrics.coverage_law import clopper_pearson, coverage_interval, coverage_tails, rank
 
 
 @pytest.mark.parametrize("num_calibration", [1, 9, 20, 100, 1003])
@@ -54,3 +57,43 @@ def test_refusals():
         coverage_interval(10, 10, 0.9, 1.0)
     with pytest.raises(ValueError, match="coverage"):
         coverage_interval(10, 10, 1.5)
+    with pytest.raises(ShapeError, match="one shape"):
+        clopper_pearson([1, 2], [3])
+    with pytest.raises(ValueError, match="between 0 and `counts`"):
+        clopper_pearson([4], [3])
+    with pytest.raises(ValueError, match="confidence"):
+        clopper_pearson([1], [3], 0.0)
+
+
+@pytest.mark.parametrize("num_test", [1, 7, 300])
+@pytest.mark.parametrize("coverage", [0.0, 0.005, 0.5, 0.995, 1.0])
+@pytest.mark.parametrize("num_calibration", [None, 20, 1003])
+def test_tails_are_those_of_the_exact_law(num_test, coverage, num_calibration):
+    law = stats.binom(num_test, coverage)
+    if num_calibration is not None:
+        k = rank(num_calibration, coverage)
+        certain = k in (0, num_calibration + 1)
+        law = stats.binom(num_test, float(k > 0)) if certain else betabinom(num_test, k, num_calibration + 1 - k)
+    for x in {0, num_test // 2, num_test}:
+        at_most, at_least = coverage_tails(x, num_test, coverage, num_calibration)
+        assert (at_most, at_least) == pytest.approx((law.cdf(x), law.sf(x - 1)), abs=1e-10)
+
+
+def test_clopper_and_pearson_equal_scipys():
+    counts = np.array([1, 1, 10, 10, 10, 1000, 10**6])
+    hits = np.array([0, 1, 0, 3, 10, 995, 5000])
+    for confidence in (0.5, 0.95, 0.999):
+        lower, upper = clopper_pearson(hits, counts, confidence)
+        exact = [stats.binomtest(x, n).proportion_ci(confidence, "exact") for x, n in zip(hits, counts, strict=True)]
+        np.testing.assert_allclose(lower, [e.low for e in exact], rtol=1e-9)
+        np.testing.assert_allclose(upper, [e.high for e in exact], rtol=1e-9)
+    assert [end.item() for end in clopper_pearson(torch.tensor(0), torch.tensor(0))] == [0, 1]
+
+
+@pytest.mark.parametrize("truth", [0.005, 0.5, 0.9, 0.995])
+def test_the_exact_interval_covers_at_its_rate_whatever_the_truth(truth):
+    for count in (1, 20, 300):  # no simulation: the sum of the masses of all outcomes whose interval holds the truth
+        hits = torch.arange(count + 1)
+        lower, upper = clopper_pearson(hits, torch.full_like(hits, count), 0.9)
+        mass = stats.binom.pmf(hits.numpy(), count, truth)
+        assert mass[((lower <= truth) & (truth <= upper)).numpy()].sum() >= 0.9

@@ -1,26 +1,189 @@
 """Scores of predictions: pure functions of a distribution and the targets that came."""
 
+from credibly.metrics.base import Estimate, MeanMetric, Metric, RowMetric, Streaming
 from credibly.metrics.bins import BinTable
-from credibly.metrics.calibration_error import ece, event_bins, event_ece, top_label_bins, top_label_ece
-from credibly.metrics.coverage_law import coverage_interval
-from credibly.metrics.intervals import coverage, size, width
-from credibly.metrics.scores import accuracy, brier, crps, log_score, nll, rmse
+from credibly.metrics.brier_decomposition import BrierDecomposition, BrierParts, brier_decomposition
+from credibly.metrics.calibration_error import (
+    ECE,
+    ClasswiseECE,
+    EventECE,
+    TopLabelECE,
+    classwise_bins,
+    classwise_ece,
+    ece,
+    event_bins,
+    event_ece,
+    top_label_bins,
+    top_label_ece,
+)
+from credibly.metrics.conditional_coverage import (
+    GroupCoverage,
+    class_coverage,
+    group_coverage,
+    size_stratified_coverage,
+)
+from credibly.metrics.convergence import ess, mcse, rhat
+from credibly.metrics.coverage_law import clopper_pearson, coverage_interval
+from credibly.metrics.coverage_report import CoverageReport, coverage_report
+from credibly.metrics.energy import crps_ensemble, energy_score
+from credibly.metrics.forecast_scores import (
+    EnergyScore,
+    IntervalScore,
+    Pinball,
+    RankedProbabilityScore,
+    WeightedIntervalScore,
+)
+from credibly.metrics.intervals import Coverage, Width, contained, coverage, size, width
+from credibly.metrics.ood import AUPR, AUROC, FPR, aupr, auroc, fpr
+from credibly.metrics.ood_scores import (
+    entropy_score,
+    least_confidence_score,
+    mutual_information_score,
+    negative_log_density_score,
+)
+from credibly.metrics.pareto import LeaveOneOut, SmoothedWeights, pareto_smooth, psis_loo
+from credibly.metrics.pit import pit
+from credibly.metrics.quantile_scores import interval_score, pinball, weighted_interval_score
+from credibly.metrics.ranked_probability import ranked_probability_rows, ranked_probability_score
+from credibly.metrics.regression_calibration import (
+    CalibrationCurve,
+    MiscalibrationArea,
+    PITHistogram,
+    RegressionCalibrationError,
+    central_calibration_curve,
+    one_sided_calibration_curve,
+    pit_histogram,
+)
+from credibly.metrics.scores import (
+    CRPS,
+    NLL,
+    RMSE,
+    Accuracy,
+    Brier,
+    LogScore,
+    accuracy,
+    brier,
+    crps,
+    log_score,
+    nll,
+    rmse,
+)
+from credibly.metrics.selective import (
+    AURC,
+    EAURC,
+    RiskCoverage,
+    aurc,
+    e_aurc,
+    largest_prob,
+    risk_coverage,
+    zero_one_loss,
+)
+from credibly.metrics.sharpness import ENCE, ErrorSpread, Sharpness, error_spread, sharpness
+from credibly.metrics.smooth_curve import SmoothCurve, smooth_curve
+from credibly.metrics.smooth_ece import SmoothECE, smooth_ece
+from credibly.metrics.worst_slab import WorstSlab, worst_slab_coverage
 
 __all__ = [
+    "AUPR",
+    "AURC",
+    "AUROC",
+    "CRPS",
+    "EAURC",
+    "ECE",
+    "ENCE",
+    "FPR",
+    "NLL",
+    "RMSE",
+    "Accuracy",
     "BinTable",
+    "Brier",
+    "BrierDecomposition",
+    "BrierParts",
+    "CalibrationCurve",
+    "ClasswiseECE",
+    "Coverage",
+    "CoverageReport",
+    "EnergyScore",
+    "ErrorSpread",
+    "Estimate",
+    "EventECE",
+    "GroupCoverage",
+    "IntervalScore",
+    "LeaveOneOut",
+    "LogScore",
+    "MeanMetric",
+    "Metric",
+    "MiscalibrationArea",
+    "PITHistogram",
+    "Pinball",
+    "RankedProbabilityScore",
+    "RegressionCalibrationError",
+    "RiskCoverage",
+    "RowMetric",
+    "Sharpness",
+    "SmoothCurve",
+    "SmoothECE",
+    "SmoothedWeights",
+    "Streaming",
+    "TopLabelECE",
+    "WeightedIntervalScore",
+    "Width",
+    "WorstSlab",
     "accuracy",
+    "aupr",
+    "aurc",
+    "auroc",
     "brier",
+    "brier_decomposition",
+    "central_calibration_curve",
+    "class_coverage",
+    "classwise_bins",
+    "classwise_ece",
+    "clopper_pearson",
+    "contained",
     "coverage",
     "coverage_interval",
+    "coverage_report",
     "crps",
+    "crps_ensemble",
+    "e_aurc",
     "ece",
+    "energy_score",
+    "entropy_score",
+    "error_spread",
+    "ess",
     "event_bins",
     "event_ece",
+    "fpr",
+    "group_coverage",
+    "interval_score",
+    "largest_prob",
+    "least_confidence_score",
     "log_score",
+    "mcse",
+    "mutual_information_score",
+    "negative_log_density_score",
     "nll",
+    "one_sided_calibration_curve",
+    "pareto_smooth",
+    "pinball",
+    "pit",
+    "pit_histogram",
+    "psis_loo",
+    "ranked_probability_rows",
+    "ranked_probability_score",
+    "rhat",
+    "risk_coverage",
     "rmse",
+    "sharpness",
     "size",
+    "size_stratified_coverage",
+    "smooth_curve",
+    "smooth_ece",
     "top_label_bins",
     "top_label_ece",
+    "weighted_interval_score",
     "width",
+    "worst_slab_coverage",
+    "zero_one_loss",
 ]

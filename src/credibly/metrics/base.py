@@ -12,7 +12,6 @@ without predicting again.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -21,15 +20,22 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from credibly.core.checks import check_count, check_coverage
-from credibly.core.errors import ShapeError
+from credibly.core.errors import NotFiniteError, ShapeError
 from credibly.core.randomness import Stream, base_seed
 from credibly.core.typing import ArrayLike
+from credibly.metrics.coverage_law import clopper_pearson
+from credibly.metrics.resampling import has_spread, over_resamples, percentiles, resampled_moments, studentised
 
-__all__ = ["Estimate", "MeanMetric", "Metric", "RowMetric", "State", "Streaming", "over_resamples"]
+__all__ = [
+    "Estimate",
+    "MeanMetric",
+    "Metric",
+    "RowMetric",
+    "State",
+    "Streaming",
+]
 
 State: TypeAlias = dict[str, Tensor]
-
-_CHUNK_NUMBERS = 2**24  # resampled numbers held at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +78,7 @@ class Metric(ABC):
 
     def __call__(self, predicted: Distribution, targets: ArrayLike) -> Tensor:
         """The metric of these predictions, a float64 scalar."""
-        return self.value(self.state(predicted, targets))
+        return self.checked(self.state(predicted, targets))
 
     def stream(self) -> "Streaming":
         """An empty stream that computes the metric batch by batch."""
@@ -100,8 +106,13 @@ class Metric(ABC):
         check_count("num_replicates", num_replicates)
         state = self.resampling_state(predicted, targets)
         device = next(iter(state.values())).device
-        replicates = self.replicates(state, num_replicates, Stream(base_seed(seed), "bootstrap", device).generator())
-        value = self.value(state)
+        generator = Stream(base_seed(seed), "bootstrap", device).generator()
+        return self.estimate(state, coverage, num_replicates, generator)
+
+    def estimate(self, state: State, coverage: float, num_replicates: int, generator: torch.Generator) -> Estimate:
+        """The value with its interval, from the state to resample from."""
+        value = self.checked(state)
+        replicates = self.replicates(state, num_replicates, generator)
         lower, upper = self.ends(state, value, replicates, coverage)
         return Estimate(value, lower, upper, coverage, replicates)
 
@@ -111,9 +122,20 @@ class Metric(ABC):
 
     def ends(self, state: State, value: Tensor, replicates: Tensor, coverage: float) -> tuple[Tensor, Tensor]:
         """The ends of the interval; by default the percentiles of the replicates."""
-        tail = (1 - coverage) / 2
-        lower, upper = replicates.quantile(torch.tensor([tail, 1 - tail]).to(replicates))
-        return lower, upper
+        return percentiles(replicates, coverage)
+
+    def checked(self, state: State) -> Tensor:
+        """The value, which is never NaN.
+
+        Raises:
+            NotFiniteError: the rows add up to NaN.
+        """
+        value = self.value(state)
+        if bool(value.isnan().any()):
+            raise NotFiniteError(
+                f"{type(self).__name__} is NaN; `predicted` holds NaN, or gives scores that cannot be added up"
+            )
+        return value
 
 
 class Streaming:
@@ -153,7 +175,7 @@ class Streaming:
         """
         if self.state is None:
             raise ShapeError(f"{type(self.metric).__name__} needs at least one row; the stream has seen none")
-        return self.metric.value(self.state)
+        return self.metric.checked(self.state)
 
     def _add(self, state: State) -> None:
         self.state = state if self.state is None else self.metric.merged(self.state, state)
@@ -167,7 +189,7 @@ class MeanMetric(Metric):
         """What each row scores: (rows,), or (rows, k) for k scores, float64."""
 
     def of_means(self, means: Tensor) -> Tensor:
-        """The metric from the mean of the score, (*batch,), or from k means, (*batch, k)."""
+        """The metric from the mean of the score, (*batch,), or from k means, (*batch, k); of one mean it increases."""
         return means
 
     def state(self, predicted: Distribution, targets: ArrayLike) -> State:
@@ -191,10 +213,32 @@ class MeanMetric(Metric):
         """The scores of all rows."""
         return {"rows": self.rows(predicted, targets).to(torch.float64)}
 
+    def estimate(self, state: State, coverage: float, num_replicates: int, generator: torch.Generator) -> Estimate:
+        """The value with a studentised interval for one mean, an exact one for a share, else with percentiles."""
+        if not has_spread(state["rows"]):
+            return super().estimate(state, coverage, num_replicates, generator)
+        value = self.checked(state)
+        moments = resampled_moments(state["rows"], num_replicates, generator)
+        lower, upper = studentised(state["rows"], moments[:, 0], moments[:, 1], coverage)
+        return Estimate(value, self.of_means(lower), self.of_means(upper), coverage, self.of_means(moments[:, 0]))
+
     def replicates(self, state: State, num_replicates: int, generator: torch.Generator) -> Tensor:
         """The metric of rows drawn with replacement."""
         rows = state["rows"]
-        return over_resamples(len(rows), num_replicates, generator, lambda index: self.of_means(rows[index].mean(1)))
+        width = rows[0].numel() if len(rows) else 1
+
+        def value(index: Tensor) -> Tensor:
+            return self.of_means(rows[index].mean(1))
+
+        return over_resamples(len(rows), num_replicates, generator, value, numbers_per_row=width)
+
+    def ends(self, state: State, value: Tensor, replicates: Tensor, coverage: float) -> tuple[Tensor, Tensor]:
+        """Exact where every row scores 0 or 1: a bootstrap would call 100 hits out of 100 certain."""
+        rows = state["rows"]
+        if rows.dim() > 1 or not 0 < coverage < 1 or not bool(((rows == 0) | (rows == 1)).all()):
+            return super().ends(state, value, replicates, coverage)
+        lower, upper = clopper_pearson(rows.sum().round().long(), torch.tensor(len(rows), device=rows.device), coverage)
+        return self.of_means(lower), self.of_means(upper)
 
 
 class RowMetric(Metric):
@@ -226,15 +270,3 @@ class RowMetric(Metric):
         """The metric of rows drawn with replacement."""
         rows = state["rows"]
         return over_resamples(len(rows), num_replicates, generator, lambda index: self.of_rows(rows[index]))
-
-
-def over_resamples(
-    num_rows: int, num_replicates: int, generator: torch.Generator, value: Callable[[Tensor], Tensor]
-) -> Tensor:
-    """The value at indices (some replicates, num_rows) drawn with replacement, for all replicates."""
-    some = max(1, _CHUNK_NUMBERS // max(num_rows, 1))
-    parts = []
-    for start in range(0, num_replicates, some):
-        shape = (min(some, num_replicates - start), num_rows)
-        parts.append(value(torch.randint(num_rows, shape, generator=generator, device=generator.device)))
-    return torch.cat(parts)

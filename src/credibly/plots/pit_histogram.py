@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from credibly.metrics.regression_calibration import PITHistogram
 from credibly.plots.columns import column
-from credibly.plots.style import DATA, INK, PALE, axes_of, quiet
+from credibly.plots.style import DATA, INK, PALE, axes_of, quiet, shared_top
 from credibly.plots.words import dress, write
 
 __all__ = ["pit_histogram"]
@@ -61,7 +61,7 @@ def pit_histogram(
             ax.axhline(end, color=INK, linewidth=0.6, zorder=3)
     ax.axhline(1, color=INK, linewidth=0.9, linestyle=(0, (5, 3)), zorder=4)
     top = max(float(heights.max()), high if band else 1.0)
-    ax.set(xlim=(0, 1), ylim=(0, 1.18 * top), xlabel="probability integral transform", ylabel="relative frequency")
+    ax.set(xlim=(0, 1), ylim=(0, shared_top(ax, 1.18 * top)), xlabel="probability integral transform", ylabel="relative frequency")
     quiet(ax)
     write(ax, f"n = {int(counts.sum()):,}", 0.99, 0.98, "right", "top")
     dress(ax, title=title, legend=legend)

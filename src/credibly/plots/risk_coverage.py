@@ -14,7 +14,7 @@ from credibly.core.errors import ShapeError
 from credibly.metrics.selective import RiskCoverage
 from credibly.plots.columns import Numbers, column
 from credibly.plots.series import named, series_color, series_line
-from credibly.plots.style import INK, axes_of, quiet
+from credibly.plots.style import INK, axes_of, quiet, shared_top
 from credibly.plots.words import dress
 
 __all__ = ["risk_coverage"]
@@ -66,7 +66,7 @@ def risk_coverage(
         label = None if index else "best order"
         ax.plot(*line, color=INK, linewidth=0.9, linestyle=(0, (5, 3)), zorder=2, label=label)
     top = max(float(y[x >= min(_STEADY, x[-1])].max()) for x, y in lines.values())
-    ax.set(xlim=(0, 1), ylim=(0, 1.08 * top if top > 0 else 1), xlabel="coverage", ylabel=ylabel)
+    ax.set(xlim=(0, 1), ylim=(0, shared_top(ax, 1.08 * top if top > 0 else 1)), xlabel="coverage", ylabel=ylabel)
     quiet(ax)
     ax.yaxis.grid(visible=True, color=INK, alpha=0.12, linewidth=0.8)
     dress(ax, title=title, legend=legend)

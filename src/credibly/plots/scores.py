@@ -11,7 +11,7 @@ from credibly.core.errors import NotFiniteError
 from credibly.core.typing import ArrayLike
 from credibly.metrics.ood import auroc
 from credibly.plots.columns import Numbers, column
-from credibly.plots.style import DATA, SECOND, axes_of, quiet
+from credibly.plots.style import DATA, SECOND, axes_of, quiet, shared_top
 from credibly.plots.words import dress, write
 
 __all__ = ["score_histograms"]
@@ -60,7 +60,7 @@ def score_histograms(
         top = max(top, float(shares.max()))
         ax.stairs(shares, edges, fill=True, color=color, alpha=0.35, linewidth=0)
         ax.stairs(shares, edges, color=color, linewidth=1.5, label=f"{name} (n = {len(values):,})")
-    ax.set(xlim=(edges[0], edges[-1]), ylim=(0, 1.18 * top), xlabel=xlabel, ylabel="share of rows")
+    ax.set(xlim=(edges[0], edges[-1]), ylim=(0, shared_top(ax, 1.18 * top)), xlabel=xlabel, ylabel="share of rows")
     quiet(ax)
     write(ax, f"AUROC {area:.3f}", 0.99, 0.98, "right", "top")
     dress(ax, title=title, legend=legend)

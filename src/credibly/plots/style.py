@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 import seaborn as sns
 from matplotlib.axes import Axes
 
-__all__ = ["ALARM", "DATA", "INK", "PALE", "SECOND", "axes_of", "make_room", "quiet"]
+__all__ = ["ALARM", "DATA", "INK", "PALE", "SECOND", "axes_of", "make_room", "quiet", "shared_top"]
 
 _BLUE, _ORANGE, _, _RED, *_ = sns.color_palette("colorblind")
 
@@ -41,6 +41,12 @@ def quiet(ax: Axes) -> None:
         spine.set_linewidth(0.8)
         spine.set_color(INK)
     ax.tick_params(width=0.8, color=INK)
+
+
+def shared_top(ax: Axes, top: float) -> float:
+    """The top of the y axis: at least this, and no lower than what other Axes that share it already show."""
+    others = [other for other in ax.get_shared_y_axes().get_siblings(ax) if other is not ax and other.has_data()]
+    return max([top, *(other.get_ylim()[1] for other in others)])
 
 
 def make_room(ax: Axes, *, top: float, bottom: float, left: float = 0.0, right: float = 0.0) -> None:

@@ -1,0 +1,175 @@
+r"""How well a score tells rows from outside the training distribution from rows inside it.
+
+A score is any number a row, larger the less familiar the row: predictive entropy, mutual information, minus the log
+density of the inputs. With s the scores, ties counted half,
+
+    AUROC        P(s_out > s_in) + P(s_out = s_in) / 2
+    AUPR         sum_k (R_k - R_{k-1}) P_k over distinct thresholds, precision P and recall R (average precision)
+    FPR95        the share of outside rows accepted when at least 95 % of the inside rows are
+
+("A Baseline for Detecting Misclassified and Out-of-Distribution Examples in Neural Networks", Hendrycks, Gimpel, 2017;
+the last, with inside rows as positives, "Enhancing the Reliability of Out-of-Distribution Image Detection in Neural
+Networks", Liang, Li, Srikant, 2018). All are functions of how many rows of each kind lie at each distinct score, which
+is also what a bootstrap resamples: inside and outside rows apart.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from math import ceil
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from credibly.core.checks import as_tensor, exact_level
+from credibly.core.errors import NotFiniteError, ShapeError
+from credibly.core.typing import ArrayLike
+from credibly.metrics.base import Metric, State
+from credibly.metrics.resampling import bias_corrected
+
+__all__ = ["AUPR", "AUROC", "FPR", "TwoSampleMetric", "aupr", "auroc", "fpr"]
+
+Positive = Literal["out", "in"]
+
+_CHUNK_NUMBERS = 2**22
+
+
+class TwoSampleMetric(Metric):
+    """A function of the ranks of the scores of inside rows among those of outside rows.
+
+    It is called with `(scores_in, scores_out)`; a batch of a stream may lack either. Streams keep all scores.
+    """
+
+    @abstractmethod
+    def of_counts(self, inside: Tensor, outside: Tensor) -> Tensor:
+        """The metric from counts at increasing distinct scores, both (*batch, scores), float64: (*batch,)."""
+
+    def state(self, predicted: ArrayLike, targets: ArrayLike) -> State:
+        """The scores.
+
+        Raises:
+            ShapeError: scores that are not a list of numbers.
+            NotFiniteError: NaN. Infinite scores are ranked like others.
+        """
+        return {"in": _scores("scores_in", predicted), "out": _scores("scores_out", targets)}
+
+    def merged(self, one: State, other: State) -> State:
+        """The scores of both."""
+        return {name: torch.cat([one[name], other[name]]) for name in one}
+
+    def value(self, state: State) -> Tensor:
+        """The function of the counts."""
+        return self.of_counts(*(_histogram(groups, size) for groups, size in _groups(state)))
+
+    def replicates(self, state: State, num_replicates: int, generator: torch.Generator) -> Tensor:
+        """The metric of inside and outside rows, each drawn with replacement."""
+        (inside, size), (outside, _) = _groups(state)
+        some = max(1, _CHUNK_NUMBERS // (len(inside) + len(outside)))
+        parts = []
+        for start in range(0, num_replicates, some):
+            batch = min(some, num_replicates - start)
+            parts.append(self.of_counts(*(_resampled(rows, size, batch, generator) for rows in (inside, outside))))
+        return torch.cat(parts)
+
+
+def _scores(name: str, scores: ArrayLike) -> Tensor:
+    values = as_tensor(scores).detach()
+    if values.dim() != 1:
+        raise ShapeError(f"`{name}` must have shape (rows,), one score a row; got {tuple(values.shape)}")
+    if bool(values.isnan().any()):
+        raise NotFiniteError(f"`{name}` must not be NaN; {int(values.isnan().sum())} of {len(values)} scores are")
+    return values.to(torch.float64)
+
+
+def _groups(state: State) -> list[tuple[Tensor, int]]:
+    """For inside and outside rows: the place of each among the distinct scores, and the number of those."""
+    inside, outside = state["in"], state["out"]
+    for name, scores in (("scores_in", inside), ("scores_out", outside)):
+        if not len(scores):
+            raise ShapeError(f"`{name}` must hold at least one score; got none")
+    distinct, places = torch.cat([inside, outside.to(inside.device)]).unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    return [(places[: len(inside)], len(distinct)), (places[len(inside) :], len(distinct))]
+
+
+def _histogram(places: Tensor, size: int) -> Tensor:
+    return torch.bincount(places, minlength=size).to(torch.float64)
+
+
+def _resampled(places: Tensor, size: int, num_replicates: int, generator: torch.Generator) -> Tensor:
+    """Counts of rows drawn with replacement, (num_replicates, size), float64."""
+    index = torch.randint(len(places), (num_replicates, len(places)), generator=generator, device=places.device)
+    first = torch.arange(num_replicates, device=places.device).unsqueeze(1) * size
+    return _histogram((places[index] + first).flatten(), num_replicates * size).view(num_replicates, size)
+
+
+@dataclass(frozen=True)
+class AUROC(TwoSampleMetric):
+    """The probability that an outside row scores above an inside row, ties counted half."""
+
+    def of_counts(self, inside: Tensor, outside: Tensor) -> Tensor:
+        """Each outside row beats the inside rows below it."""
+        beaten = inside.cumsum(-1) - inside / 2
+        return (outside * beaten).sum(-1) / (inside.sum(-1) * outside.sum(-1))
+
+
+@dataclass(frozen=True)
+class AUPR(TwoSampleMetric):
+    """The area under precision and recall as average precision, without interpolation.
+
+    Args:
+        positive: which rows are to be found: "out" by high scores, or "in" by low ones.
+    """
+
+    positive: Positive = "out"
+
+    def __post_init__(self) -> None:
+        if self.positive not in ("out", "in"):
+            raise ValueError(f'`positive` must be "out" or "in"; got {self.positive!r}')
+
+    def of_counts(self, inside: Tensor, outside: Tensor) -> Tensor:
+        """The mean over positive rows of the precision at their score."""
+        hits, misses = (outside.flip(-1), inside.flip(-1)) if self.positive == "out" else (inside, outside)
+        found = hits.cumsum(-1)
+        precision = found / (found + misses.cumsum(-1)).clamp(min=1)
+        return (hits * precision).sum(-1) / found[..., -1]
+
+    def ends(self, state: State, value: Tensor, replicates: Tensor, coverage: float) -> tuple[Tensor, Tensor]:
+        """Corrected for the median bias: rows that are drawn twice tie, and raise average precision."""
+        return bias_corrected(value, replicates, coverage)
+
+
+@dataclass(frozen=True)
+class FPR(TwoSampleMetric):
+    """The share of outside rows that pass for inside at the score that lets in a given share of the inside rows.
+
+    Args:
+        tpr: the share of the inside rows, at least; 0.95 makes the FPR95.
+    """
+
+    tpr: float = 0.95
+
+    def __post_init__(self) -> None:
+        if not 0 < self.tpr <= 1:
+            raise ValueError(f"`tpr` must lie above 0, and be at most 1; got {self.tpr}")
+
+    def of_counts(self, inside: Tensor, outside: Tensor) -> Tensor:
+        """Outside rows up to the smallest sufficient score."""
+        total = inside.sum(-1, keepdim=True)
+        needed = ceil(exact_level(self.tpr) * int(total.flatten()[0]))
+        first = (inside.cumsum(-1) < needed).sum(-1, keepdim=True)
+        return outside.cumsum(-1).gather(-1, first).squeeze(-1) / outside.sum(-1)
+
+
+def auroc(scores_in: ArrayLike, scores_out: ArrayLike) -> Tensor:
+    """The probability that an outside row scores above an inside row, ties counted half; a float64 scalar."""
+    return AUROC()(scores_in, scores_out)
+
+
+def aupr(scores_in: ArrayLike, scores_out: ArrayLike, *, positive: Positive = "out") -> Tensor:
+    """The average precision of finding outside rows by high scores (or inside rows by low ones); a float64 scalar."""
+    return AUPR(positive)(scores_in, scores_out)
+
+
+def fpr(scores_in: ArrayLike, scores_out: ArrayLike, *, tpr: float = 0.95) -> Tensor:
+    """The share of outside rows accepted when at least `tpr` of the inside rows are; a float64 scalar."""
+    return FPR(tpr)(scores_in, scores_out)

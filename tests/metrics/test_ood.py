@@ -1,0 +1,116 @@
+"""Detection of outside rows against scikit-learn, ties included, and the scores read off predictions."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
+from torch.distributions import Bernoulli, Categorical, MultivariateNormal, Normal
+
+from credibly import metrics
+from credibly.core.errors import NotFiniteError, NotSupportedError, ShapeError
+from credibly.distributions.mixture import MixturePredictive
+from credibly.metrics.ood import aupr, auroc, fpr
+
+SCORES = st.lists(st.integers(-3, 3).map(float) | st.floats(-1, 1, width=32), min_size=1, max_size=25)
+
+
+@given(SCORES, SCORES)
+def test_equal_to_scikit_learn_with_ties(inside, outside):
+    scores = np.array(inside + outside)
+    is_out = np.array([0] * len(inside) + [1] * len(outside))
+    assert auroc(inside, outside).item() == pytest.approx(roc_auc_score(is_out, scores), abs=1e-12)
+    assert aupr(inside, outside).item() == pytest.approx(average_precision_score(is_out, scores), abs=1e-12)
+    expected = average_precision_score(1 - is_out, -scores)
+    assert aupr(inside, outside, positive="in").item() == pytest.approx(expected, abs=1e-12)
+    rates, found, _ = roc_curve(1 - is_out, -scores, drop_intermediate=False)
+    enough = rates[np.round(found * len(inside)) >= math.ceil(0.75 * len(inside))].min()
+    assert fpr(inside, outside, tpr=0.75).item() == pytest.approx(enough, abs=1e-12)
+
+
+def test_golden_values():
+    inside, outside = [0.1, 0.2, 0.3, 0.4], [0.3, 0.5, 0.6]
+    assert auroc(inside, outside).item() == pytest.approx((2.5 + 4 + 4) / 12)
+    assert aupr(inside, outside).item() == pytest.approx((1 + 1 + 3 / 5) / 3)
+    assert fpr(inside, outside).item() == pytest.approx(1 / 3)
+    assert fpr(inside, outside, tpr=0.5).item() == 0
+
+
+def test_the_share_of_inside_rows_is_exact():
+    """0.07 of 100 rows are 7: floats would ask for 8."""
+    inside = torch.arange(100.0)
+    assert fpr(inside, torch.tensor([6.0, 6.5]), tpr=0.07).item() == 0.5
+    assert fpr(inside, torch.tensor([94.0, 94.5]), tpr=0.95).item() == 0.5
+
+
+def test_all_tied_and_perfect_scores():
+    assert auroc([1.0, 1.0], [1.0]).item() == 0.5
+    assert aupr([1.0, 1.0], [1.0]).item() == pytest.approx(1 / 3)
+    assert fpr([1.0, 1.0], [1.0]).item() == 1
+    assert (auroc([0.0], [1.0]).item(), aupr([0.0], [1.0]).item(), fpr([0.0], [1.0]).item()) == (1, 1, 0)
+
+
+def test_infinite_scores_have_ranks():
+    assert auroc([-math.inf, 0.0], [math.inf, math.inf]).item() == 1
+    assert auroc([math.inf], [math.inf]).item() == 0.5
+
+
+def test_replicates_agree_with_resampled_scores():
+    """Mean within 5 standard errors, deviation within 15 %, of 1000 against 200 replicates."""
+    generator = torch.Generator().manual_seed(0)
+    inside, outside = torch.randn(80, generator=generator), 1 + torch.randn(60, generator=generator)
+    for metric in (metrics.AUROC(), metrics.AUPR(), metrics.AUPR(positive="in"), metrics.FPR(tpr=0.8)):
+        ours = metric.bootstrap(inside, outside, seed=0).replicates
+        rows = torch.stack(
+            [metric(inside[torch.randint(80, (80,))], outside[torch.randint(60, (60,))]) for _ in range(200)]
+        )
+        assert abs(ours.mean() - rows.mean()) < 5 * (ours.var() / 1000 + rows.var() / 200).sqrt()
+        assert 0.75 < ours.std() / rows.std() < 1.35
+
+
+def test_refusals():
+    with pytest.raises(ShapeError, match="scores_out"):
+        auroc([1.0], [])
+    with pytest.raises(ShapeError, match="scores_in"):
+        aupr([], [1.0])
+    with pytest.raises(ShapeError, match=r"\(1, 1\)"):
+        fpr([[1.0]], [1.0])
+    with pytest.raises(NotFiniteError, match="scores_in"):
+        auroc([float("nan")], [1.0])
+
+
+def test_scores_of_predictions(dtype):
+    logits = torch.randn(5, 7, 3, generator=torch.Generator().manual_seed(1), dtype=dtype) * 3
+    mixture = MixturePredictive(Categorical(logits=logits, validate_args=False))
+    marginal = logits.double().softmax(-1).mean(0)
+    entropy = -(marginal * marginal.log()).sum(-1)
+    each = logits.double().softmax(-1)
+    information = entropy + (each * each.log()).sum(-1).mean(0)
+    tolerance = {"atol": 1e-6 if dtype == torch.float32 else 1e-12}
+    assert torch.allclose(metrics.entropy_score(mixture), entropy, **tolerance)
+    assert torch.allclose(metrics.mutual_information_score(mixture), information, **tolerance)
+    assert torch.allclose(metrics.least_confidence_score(mixture), 1 - marginal.max(-1).values, **tolerance)
+    assert metrics.entropy_score(mixture).dtype == torch.float64
+
+
+def test_confident_rows_do_not_tie():
+    sure = Categorical(logits=torch.tensor([[50.0, 0.0], [60.0, 0.0]], dtype=torch.float64))
+    first, second = metrics.least_confidence_score(sure)
+    assert 0 < second < first < 1e-20
+
+
+def test_density_of_inputs():
+    points = torch.randn(6, 2)
+    density = MultivariateNormal(torch.zeros(6, 2), torch.eye(2).expand(6, 2, 2), validate_args=False)
+    expected = 0.5 * points.double().square().sum(-1) + math.log(2 * math.pi)
+    assert torch.allclose(metrics.negative_log_density_score(density, points), expected, atol=1e-5)
+
+
+def test_mutual_information_needs_draws():
+    with pytest.raises(NotSupportedError, match="Bernoulli"):
+        metrics.mutual_information_score(Bernoulli(probs=torch.tensor([0.5])))
+    with pytest.raises(NotSupportedError, match="Normal"):
+        metrics.least_confidence_score(Normal(torch.zeros(1), torch.ones(1)))
