@@ -50,8 +50,8 @@ inputs = torch.linspace(-2, 2, 81).unsqueeze(-1)
 # ---------------------------------------
 # A single hidden unit cannot bend twice: it is wrong in the same way on every data set. Ten units can, and follow the
 # noise as well. A prior on the weights (MAP) keeps them from it; an ensemble of networks that see resampled rows
-# averages what they make of the noise. Every row of the table is the same 30 data sets. The bias is corrected for their number, so that it does not contain
-# a share of the variance; where it is small it may come out below 0.
+# averages what they make of the noise. Every row of the table is the same 30 data sets. The bias is corrected for their
+# number, so that it does not contain a share of the variance; where it is small it may come out below 0.
 
 OPTIONS = {"num_epochs": 300, "batch_size": None, "learning_rate": 0.1}
 ALTERNATIVES = {
