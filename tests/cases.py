@@ -84,6 +84,11 @@ SCORES = {
     "lac": lambda: conformal.LAC(),
     "aps": lambda: conformal.APS(),
     "aps_deterministic": lambda: conformal.APS(randomized=False),
+    "raps": lambda: conformal.RAPS(penalty=0.05, k_reg=1),
+    "saps": lambda: conformal.SAPS(rank_weight=0.1),
+    "top_k": lambda: conformal.TopK(),
+    "top_k_randomized": lambda: conformal.TopK(randomized=True),
+    "margin": lambda: conformal.Margin(),
     "absolute_residual": lambda: conformal.AbsoluteResidual(),
 }
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from credibly import (
         calibration,
         conformal,
+        decision,
         diagnostics,
         distributions,
         inference,
@@ -38,6 +39,7 @@ __all__ = [
     "Standardize",
     "calibration",
     "conformal",
+    "decision",
     "diagnostics",
     "distributions",
     "inference",

@@ -46,6 +46,7 @@ class TemperatureReport:
         gradient_norm: absolute slope of the mean negative log likelihood in log T, at the end.
         num_passes: passes over the rows.
         at_bound: whether the temperature is one of the bounds, because there is no minimum between them.
+        converged: whether the search ended at a minimum, as well as rounding allows.
     """
 
     nll_before: float
@@ -53,6 +54,7 @@ class TemperatureReport:
     gradient_norm: float
     num_passes: int
     at_bound: bool
+    converged: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,9 +158,10 @@ class TemperatureScaling(Recalibrator):
         if at_bound:
             reason = "every outcome is the most probable class" if first.separable else "the best lies beyond"
             _warn(f"the temperature ended at its bound {temperature:g}: {reason}")
-        elif slope > self.tolerance and num_passes >= self.max_passes:
+        stopped = not at_bound and slope > self.tolerance and num_passes >= self.max_passes
+        if stopped:
             _warn(f"{num_passes} passes left a slope of {slope:.2e}; `tolerance` is {self.tolerance:g}")
-        report = TemperatureReport(first.value, at.value, slope, num_passes, at_bound)
+        report = TemperatureReport(first.value, at.value, slope, num_passes, at_bound, not (at_bound or stopped))
         return TemperedClasses(temperature, report)
 
 

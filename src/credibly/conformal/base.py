@@ -21,7 +21,15 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from credibly.conformal.region import Region
-from credibly.conformal.rows import row_difficulty, row_groups, row_uniforms, row_weights, scaled_thresholds
+from credibly.conformal.rows import (
+    check_agreement,
+    row_difficulty,
+    row_groups,
+    row_uniforms,
+    row_weights,
+    scaled_thresholds,
+)
+from credibly.conformal.shift import effective_sample_size
 from credibly.conformal.thresholds import thresholds_of_rows
 from credibly.core.checks import as_tensor, check_coverage
 from credibly.core.errors import NotFiniteError, ShapeError
@@ -135,6 +143,11 @@ class ConformalPredictor(Generic[R]):
     weights: Tensor | None = field(default=None, repr=False)
     uses_difficulty: bool = False
 
+    @property
+    def effective_sample_size(self) -> float:
+        """How many equally weighted calibration rows are worth as much as these; their number without weights."""
+        return float(len(self.scores) if self.weights is None else effective_sample_size(self.weights))
+
     def predict(
         self,
         predicted: Distribution,
@@ -162,9 +175,9 @@ class ConformalPredictor(Generic[R]):
             NotSupportedError: the score does not apply to this kind of prediction.
         """
         check_coverage(coverage)
-        _agree("groups", groups is not None, self.groups is not None)
-        _agree("weights", weights is not None, self.weights is not None)
-        _agree("difficulty", difficulty is not None, self.uses_difficulty)
+        check_agreement("groups", groups is not None, self.groups is not None)
+        check_agreement("weights", weights is not None, self.weights is not None)
+        check_agreement("difficulty", difficulty is not None, self.uses_difficulty)
         rows, device = num_rows(predicted), reference(predicted).device
         thresholds = thresholds_of_rows(
             self.scores.to(device),
@@ -179,10 +192,3 @@ class ConformalPredictor(Generic[R]):
             thresholds = scaled_thresholds(thresholds, row_difficulty(difficulty, rows, device))
         u = row_uniforms(rows, seed, "predict", device) if self.score.uses_uniforms else None
         return self.score.region(predicted, thresholds, u)
-
-
-def _agree(name: str, given: bool, calibrated: bool) -> None:
-    if given and not calibrated:
-        raise ValueError(f"`{name}` was given to predict, but not to calibrate")
-    if calibrated and not given:
-        raise ValueError(f"`{name}` was given to calibrate, so predict needs it too")

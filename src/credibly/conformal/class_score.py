@@ -5,6 +5,7 @@ that table and the region is a comparison with it, so the two cannot disagree.
 """
 
 from abc import abstractmethod
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -25,6 +26,10 @@ __all__ = ["ClassScore"]
 
 class ClassScore(Score[PredictionSets]):
     """A score of classes. A frozen dataclass of options."""
+
+    def blocks(self, predicted: Distribution) -> Iterator[tuple[slice, Tensor]]:
+        """Some rows at a time, with what `table`, `of_targets` and `members` read: log probabilities."""
+        return class_log_prob_blocks(predicted)
 
     @abstractmethod
     def table(self, log_probs: Tensor, u: Tensor) -> Tensor:
@@ -50,14 +55,22 @@ class ClassScore(Score[PredictionSets]):
             NotSupportedError: `predicted` is not one choice among classes a row.
             NotFiniteError: NaN probabilities.
         """
-        self._check(predicted)
+        self.check(predicted)
         column = match_targets(predicted, targets).to(torch.int64).unsqueeze(-1)
         u = _column(u, predicted)
-        parts = [
-            self.of_targets(_without_nan(log_probs, rows), column[rows], u[rows])
-            for rows, log_probs in class_log_prob_blocks(predicted)
-        ]
+        parts = [self.of_targets(block, column[rows], u[rows]) for rows, block in self._checked_blocks(predicted)]
         return torch.cat(parts).squeeze(-1)
+
+    def scores_of_classes(self, predicted: Distribution, u: Tensor | None = None) -> Tensor:
+        """The scores of all classes of every row, (rows, classes), float64; `u` as in `Score.score`.
+
+        Raises:
+            NotSupportedError: `predicted` is not one choice among classes a row.
+            NotFiniteError: NaN probabilities.
+        """
+        self.check(predicted)
+        u = _column(u, predicted)
+        return torch.cat([self.table(block, u[rows]) for rows, block in self._checked_blocks(predicted)])
 
     def region(self, predicted: Distribution, thresholds: ArrayLike, u: Tensor | None = None) -> PredictionSets:
         """The classes whose score is at most the threshold; see `Score.region`.
@@ -66,18 +79,20 @@ class ClassScore(Score[PredictionSets]):
             NotSupportedError: `predicted` is not one choice among classes a row.
             NotFiniteError: NaN probabilities.
         """
-        self._check(predicted)
+        self.check(predicted)
         count = num_rows(predicted)
         limits = row_thresholds(thresholds, count, reference(predicted).device)
         limits = limits.expand(count, limits.shape[-1] if limits.dim() else 1)
         u = _column(u, predicted)
-        parts = [
-            self.members(_without_nan(log_probs, rows), limits[rows], u[rows])
-            for rows, log_probs in class_log_prob_blocks(predicted)
-        ]
+        parts = [self.members(block, limits[rows], u[rows]) for rows, block in self._checked_blocks(predicted)]
         return PredictionSets(torch.cat(parts))
 
-    def _check(self, predicted: Distribution) -> None:
+    def _checked_blocks(self, predicted: Distribution) -> Iterator[tuple[slice, Tensor]]:
+        for rows, block in self.blocks(predicted):
+            yield rows, _without_nan(block, rows)
+
+    def check(self, predicted: Distribution) -> None:
+        """Raise a NotSupportedError unless the prediction is one choice among classes a row."""
         name = type(self).__name__
         if kind(predicted) != "class":
             raise NotSupportedError(
@@ -91,11 +106,11 @@ class ClassScore(Score[PredictionSets]):
             )
 
 
-def _without_nan(log_probs: Tensor, rows: slice) -> Tensor:
-    if bool(log_probs.sum().isnan()):
-        row = int(log_probs.isnan().any(-1).nonzero()[0]) + rows.start
+def _without_nan(block: Tensor, rows: slice) -> Tensor:
+    if bool(block.sum().isnan()):
+        row = int(block.isnan().any(-1).nonzero()[0]) + rows.start
         raise NotFiniteError(f"`predicted` must have no NaN probabilities; the first is in row {row}")
-    return log_probs.detach()
+    return block.detach()
 
 
 def _column(u: Tensor | None, predicted: Distribution) -> Tensor:

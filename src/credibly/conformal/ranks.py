@@ -7,10 +7,14 @@ Gammerman, Shafer, 2005). With weights w_i, and w on the test point, it is the s
     sum of w_i over s_i <= q   >=   c (sum_i w_i + w),
 
 the test point's mass lying at +infinity ("Conformal Prediction Under Covariate Shift", Tibshirani, Barber,
-Candes, Ramdas, 2019). A float level means the rational number that it was written for.
+Candes, Ramdas, 2019). A float level means the rational number that it was written for. Ranks are whole
+numbers; weights are summed in float64, and in rational arithmetic wherever rounding could decide.
 """
 
 import math
+from bisect import bisect_left
+from fractions import Fraction
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -18,7 +22,21 @@ from torch import Tensor
 from credibly.core.checks import check_coverage, exact_level
 from credibly.metrics.coverage_law import rank
 
-__all__ = ["rank", "threshold", "weighted_threshold"]
+__all__ = ["group_thresholds", "rank", "ranks", "threshold", "weighted_threshold"]
+
+
+def ranks(
+    num_scores: Tensor,  # any shape, whole numbers
+    coverage: float,
+) -> Tensor:
+    """`rank` for many numbers of scores at once, int64; exact up to 9e12 scores.
+
+    Raises:
+        ValueError: coverage outside [0, 1].
+    """
+    level = exact_level(check_coverage(coverage))
+    above = (num_scores.to(torch.int64) + 1) * level.numerator
+    return -(-above // level.denominator)
 
 
 def threshold(
@@ -37,16 +55,33 @@ def threshold(
     return sorted_scores.new_full(sorted_scores.shape[:-1], math.inf if k > 0 else -math.inf)
 
 
+def group_thresholds(
+    sorted_scores: Tensor,  # (n,), increasing
+    groups: Tensor,  # (n,), int64, from 0 to num_groups - 1
+    num_groups: int,
+    coverage: float,
+) -> Tensor:
+    """The conformal threshold of every group, (num_groups,); +infinity for a group without scores.
+
+    Raises:
+        ValueError: coverage outside [0, 1].
+    """
+    counts = torch.bincount(groups, minlength=num_groups)
+    k = ranks(counts, coverage)
+    ends = sorted_scores.new_tensor([-math.inf, math.inf])
+    by_group = torch.cat([sorted_scores[groups.argsort(stable=True)], ends])
+    place = counts.cumsum(0) - counts + k - 1
+    place = torch.where(k > counts, len(sorted_scores) + 1, torch.where(k > 0, place, len(sorted_scores)))
+    return by_group[place]
+
+
 def weighted_threshold(
     sorted_scores: Tensor,  # (n,), increasing
     weights: Tensor,  # (n,), in the order of the scores
     test_weights: Tensor,  # (batch,)
     coverage: float,
 ) -> Tensor:
-    """The weighted conformal threshold of every test point, shape (batch,).
-
-    Equal weights give `threshold` exactly: weights are counted in units of the largest, and the level's
-    numerator and denominator multiply either side instead of being divided.
+    """The weighted conformal threshold of every test point, shape (batch,). Equal weights give `threshold`.
 
     Raises:
         ValueError: coverage outside [0, 1].
@@ -57,6 +92,29 @@ def weighted_threshold(
     unit = weights.amax() if bool((weights > 0).any()) else weights.new_ones(())
     mass = (weights / unit).cumsum(0)
     total = mass[-1] + test_weights / unit
-    index = torch.searchsorted(mass * level.denominator, total * level.numerator)
+    left, right = mass * level.denominator, total * level.numerator
+    index = torch.searchsorted(left, right)
+    # what rounding can have moved either side by: half a unit in the last place per quotient, sum and product
+    slack = 4 * (len(weights) + 4) * torch.finfo(mass.dtype).eps * level.denominator * total
+    doubtful = torch.searchsorted(left, right - slack) != torch.searchsorted(left, right + slack, right=True)
+    doubtful &= total > 0
+    if bool(doubtful.any()):
+        index[doubtful] = _exact_places(weights, test_weights[doubtful], level)
     extended = torch.cat([sorted_scores, sorted_scores.new_full((1,), math.inf)])
     return extended[torch.where(total > 0, index, len(sorted_scores))]
+
+
+def _exact_places(weights: Tensor, test_weights: Tensor, level: Fraction) -> Tensor:
+    """The place of the first score whose mass suffices, by rational arithmetic, (batch,); n if none does."""
+    distinct, which = torch.unique(test_weights, return_inverse=True)
+    given, tests = weights.tolist(), distinct.tolist()
+    unit = max((value.as_integer_ratio()[1] for value in (*given, *tests)), default=1)
+    mass = list(accumulate(_whole(value, unit) for value in given))
+    needed = [level * (mass[-1] + _whole(value, unit)) for value in tests]
+    places = [bisect_left(mass, least) for least in needed]
+    return torch.tensor(places, device=weights.device)[which]
+
+
+def _whole(value: float, unit: int) -> int:
+    numerator, denominator = value.as_integer_ratio()
+    return numerator * (unit // denominator)

@@ -1,4 +1,4 @@
-"""The absolute residual: the distance between a number and its predicted mean."""
+"""Residuals: the distance between a number and its predicted mean, as it is or in units of a scale."""
 
 from dataclasses import dataclass
 
@@ -6,21 +6,16 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from credibly.conformal.base import Score
-from credibly.conformal.intervals import Intervals, sum_down, sum_up
-from credibly.conformal.rows import row_thresholds
-from credibly.core.checks import as_tensor
-from credibly.core.errors import NotFiniteError, NotSupportedError, ShapeError
-from credibly.core.typing import ArrayLike
-from credibly.distributions.functions import kind, mean
-from credibly.distributions.rows import num_rows
-from credibly.distributions.targets import match_targets
+from credibly.conformal.interval_score import IntervalScore, divided, multiplied, stretched, without_nan
+from credibly.conformal.intervals import sum_up
+from credibly.core.errors import ShapeError
+from credibly.distributions.moments import mean, variance
 
-__all__ = ["AbsoluteResidual"]
+__all__ = ["AbsoluteResidual", "StandardizedResidual"]
 
 
 @dataclass(frozen=True)
-class AbsoluteResidual(Score[Intervals]):
+class AbsoluteResidual(IntervalScore):
     """Score |y - mean|; the region is [mean - q, mean + q].
 
     "Distribution-Free Predictive Inference for Regression" (Lei, G'Sell, Rinaldo, Tibshirani, Wasserman,
@@ -29,49 +24,61 @@ class AbsoluteResidual(Score[Intervals]):
     exactly.
     """
 
-    def score(self, predicted: Distribution, targets: ArrayLike, u: Tensor | None = None) -> Tensor:
-        """The distance of every row's target from the mean, (rows,); see `Score.score`.
+    def anchors(self, predicted: Distribution) -> tuple[Tensor, ...]:
+        """The mean."""
+        return (without_nan("mean", mean(predicted), predicted),)
+
+    def of_values(self, anchors: tuple[Tensor, ...], values: Tensor) -> Tensor:
+        """The distances from the mean."""
+        return _distance(anchors[0], values)
+
+    def ends(self, anchors: tuple[Tensor, ...], limits: Tensor) -> tuple[Tensor, Tensor]:
+        """As far below and above the mean as the limit says."""
+        return stretched(anchors[0], anchors[0], limits)
+
+
+@dataclass(frozen=True)
+class StandardizedResidual(IntervalScore):
+    """Score |y - mean| / scale; the region is [mean - q scale, mean + q scale].
+
+    "Normalized Nonconformity Measures for Regression Conformal Prediction" (Papadopoulos, Gammerman, Vovk, 2008) with
+    the prediction's own spread for the difficulty. A scale of 0 is a region of one point, unless the threshold is
+    infinite.
+
+    Args:
+        scale: None is the predicted standard deviation of every row; numbers, one an output, hold for all rows.
+    """
+
+    scale: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.scale is not None and not all(0 < each < float("inf") for each in self.scale):
+            raise ValueError(f"`scale` must be finite numbers above 0; got {self.scale}")
+
+    def anchors(self, predicted: Distribution) -> tuple[Tensor, ...]:
+        """The mean and the scale.
 
         Raises:
-            NotSupportedError: `predicted` is about classes, or about several outputs a row.
+            ShapeError: `scale` has not one number for every output.
         """
-        centre = self._centre(predicted)
-        values = match_targets(predicted, as_tensor(targets)).reshape(centre.shape).to(torch.float64)
-        return torch.maximum(sum_up(values, -centre), sum_up(centre, -values))
+        centre = without_nan("mean", mean(predicted), predicted)
+        if self.scale is None:
+            return centre, without_nan("variance", variance(predicted), predicted).sqrt()
+        if centre[:1].numel() not in (0, len(self.scale)):
+            raise ShapeError(f"`scale` must have {centre[0].numel()} numbers, one an output; got {len(self.scale)}")
+        scale = torch.tensor(self.scale, dtype=torch.float64, device=centre.device)
+        return centre, scale.reshape(predicted.event_shape).expand(centre.shape)
 
-    def region(
-        self,
-        predicted: Distribution,
-        thresholds: ArrayLike,
-        u: Tensor | None = None,
-    ) -> Intervals:
-        """The interval around each mean; see `Score.region`.
+    def of_values(self, anchors: tuple[Tensor, ...], values: Tensor) -> Tensor:
+        """The distances from the mean in units of the scale."""
+        centre, scale = anchors
+        return divided(_distance(centre, values), scale)
 
-        Raises:
-            NotSupportedError: `predicted` is about classes, or about several outputs a row.
-        """
-        centre = self._centre(predicted)
-        limits = row_thresholds(thresholds, len(centre), centre.device)
-        if limits.dim() == 2 and limits.shape[-1] != 1:
-            raise ShapeError(f"`thresholds` must be one number a row; got {tuple(limits.shape)}")
-        limits = limits.squeeze(-1).expand(centre.shape) if limits.dim() else limits.expand(centre.shape)
-        whole = limits == torch.inf
-        lower = sum_up(centre, -limits).masked_fill(whole, -torch.inf)
-        upper = sum_down(centre, limits).masked_fill(whole, torch.inf)
-        return Intervals.between(lower, upper)
+    def ends(self, anchors: tuple[Tensor, ...], limits: Tensor) -> tuple[Tensor, Tensor]:
+        """As many scales below and above the mean as the limit says."""
+        centre, scale = anchors
+        return stretched(centre, centre, multiplied(limits, scale))
 
-    def _centre(self, predicted: Distribution) -> Tensor:
-        if kind(predicted) == "class":
-            raise NotSupportedError(
-                f"AbsoluteResidual needs a number to predict; a {type(predicted).__name__} is about classes: "
-                "use LAC or APS"
-            )
-        if predicted.event_shape not in ((), (1,)):
-            raise NotSupportedError(
-                "AbsoluteResidual needs one output a row; `predicted` has event_shape "
-                f"{tuple(predicted.event_shape)}: take each output by itself"
-            )
-        centre = mean(predicted).detach().reshape(num_rows(predicted)).to(torch.float64)
-        if bool(centre.isnan().any()):
-            raise NotFiniteError(f"the mean of `predicted` is NaN in {int(centre.isnan().sum())} rows")
-        return centre
+
+def _distance(centre: Tensor, values: Tensor) -> Tensor:
+    return torch.maximum(sum_up(values, -centre), sum_up(centre, -values))

@@ -11,6 +11,7 @@ from credibly.core.randomness import Stream, base_seed
 from credibly.core.typing import ArrayLike
 
 __all__ = [
+    "check_agreement",
     "row_difficulty",
     "row_groups",
     "row_thresholds",
@@ -20,6 +21,14 @@ __all__ = [
 ]
 
 
+def check_agreement(name: str, given: bool, calibrated: bool) -> None:
+    """Raise a ValueError unless prediction and calibration were both given the argument, or neither was."""
+    if given and not calibrated:
+        raise ValueError(f"`{name}` was given to predict, but not to calibrate")
+    if calibrated and not given:
+        raise ValueError(f"`{name}` was given to calibrate, so predict needs it too")
+
+
 def _one_a_row(name: str, values: ArrayLike, rows: int, device: torch.device) -> Tensor:
     tensor = as_tensor(values, device=device).detach()
     if tensor.shape not in ((rows,), (rows, 1)):
@@ -27,12 +36,12 @@ def _one_a_row(name: str, values: ArrayLike, rows: int, device: torch.device) ->
     return check_finite(name, tensor.reshape(rows))
 
 
-def row_groups(groups: ArrayLike, rows: int, device: torch.device) -> Tensor:
-    """The group of each row, (rows,), int64."""
-    given = _one_a_row("groups", groups, rows, device)
+def row_groups(groups: ArrayLike, rows: int, device: torch.device, *, name: str = "groups") -> Tensor:
+    """The group of each row, (rows,), int64; `name` is what an error calls the argument."""
+    given = _one_a_row(name, groups, rows, device)
     whole = given.to(torch.int64)
     if bool((whole != given).any()):
-        raise ValueError(f"`groups` must be whole numbers; got {given[whole != given][0].item():g}")
+        raise ValueError(f"`{name}` must be whole numbers; got {given[whole != given][0].item():g}")
     return whole
 
 

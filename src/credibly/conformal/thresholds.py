@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from credibly.conformal.ranks import threshold, weighted_threshold
+from credibly.conformal.ranks import group_thresholds, threshold, weighted_threshold
 
 __all__ = ["thresholds_of_rows"]
 
@@ -26,28 +26,29 @@ def thresholds_of_rows(
     unless the coverage is 0.
     """
     if calibration_groups is None or groups is None:
-        return _of_one_group(sorted_scores, coverage, rows, calibration_weights, weights)
+        if calibration_weights is None or weights is None:
+            return threshold(sorted_scores, coverage).expand(rows)
+        return weighted_threshold(sorted_scores, calibration_weights, weights, coverage)
+    known, of_score = torch.unique(calibration_groups, return_inverse=True)
+    of_row = _places(known, groups)
+    if calibration_weights is None or weights is None:
+        return group_thresholds(sorted_scores, of_score, len(known) + 1, coverage)[of_row]
     thresholds = sorted_scores.new_full((rows,), math.inf if coverage > 0 else -math.inf)
-    for group in torch.unique(groups).tolist():
-        members, own = groups == group, calibration_groups == group
-        if bool(own.any()):
-            thresholds[members] = _of_one_group(
-                sorted_scores[own],
-                coverage,
-                int(members.sum()),
-                None if calibration_weights is None else calibration_weights[own],
-                None if weights is None else weights[members],
-            )
+    for own, members in zip(_by_place(of_score, len(known)), _by_place(of_row, len(known)), strict=True):
+        thresholds[members] = weighted_threshold(
+            sorted_scores[own], calibration_weights[own], weights[members], coverage
+        )
     return thresholds
 
 
-def _of_one_group(
-    sorted_scores: Tensor,
-    coverage: float,
-    rows: int,
-    calibration_weights: Tensor | None,
-    weights: Tensor | None,
-) -> Tensor:
-    if calibration_weights is None or weights is None:
-        return threshold(sorted_scores, coverage).expand(rows)
-    return weighted_threshold(sorted_scores, calibration_weights, weights, coverage)
+def _places(known: Tensor, groups: Tensor) -> Tensor:
+    """The place of each group among the known ones, which are increasing; their number for an unknown group."""
+    place = torch.searchsorted(known, groups.contiguous())
+    found = known[place.clamp(max=len(known) - 1)] == groups
+    return torch.where(found, place, len(known))
+
+
+def _by_place(places: Tensor, num_places: int) -> list[Tensor]:
+    """The indices of the entries of each place, increasing."""
+    sizes = torch.bincount(places, minlength=num_places).tolist()
+    return list(torch.split(places.argsort(stable=True), sizes)[:num_places])

@@ -13,6 +13,7 @@ from credibly.core.errors import NotSupportedError
 from credibly.core.params import floating_dtype, module_device
 from credibly.core.randomness import seeded
 from credibly.core.typing import Inputs
+from credibly.distributions.drawing import sampled
 from credibly.distributions.mixture import MixturePredictive
 from credibly.model import Model, weighted_rows
 from credibly.posteriors.base import DEFAULT_NUM_DRAWS, Posterior
@@ -124,7 +125,7 @@ def evaluate_rows(posterior: Posterior, rows: Rows, num_draws: int, seed: int, *
         densities[:, some] = each.cpu()
         if predictive:
             with seeded(seed, "predict", some.start, device=module_device(model)):
-                drawn: Tensor = model.distribution(parameters).sample()
+                drawn = sampled(model.distribution(parameters))
             if targets is None:
                 targets = torch.empty(num_draws, rows.data.num_rows, *drawn.shape[2:], dtype=drawn.dtype)
             targets[:, some] = drawn.cpu()

@@ -4,16 +4,16 @@ The float64 table of `class_log_probs` is twice the size of float32 logits, and 
 on top. What is computed row by row therefore goes through blocks that fit the cache.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent
 
-from credibly.distributions.classes import class_log_probs
+from credibly.distributions.classes import class_log_probs, class_masses
 from credibly.distributions.kinds import base_of, reference
 from credibly.distributions.rows import num_rows, select
 
-__all__ = ["class_distribution", "class_log_prob_blocks", "is_binary"]
+__all__ = ["class_distribution", "class_log_prob_blocks", "class_mass_blocks", "is_binary"]
 
 
 def is_binary(d: Distribution) -> bool:
@@ -31,18 +31,29 @@ def class_log_prob_blocks(d: Distribution, *, max_elements: int = 2**18) -> Iter
     Raises:
         NotSupportedError: `d` is not a distribution over classes.
     """
+    return _blocks(d, class_log_probs, max_elements)
+
+
+def class_mass_blocks(d: Distribution, *, max_elements: int = 2**18) -> Iterator[tuple[slice, Tensor]]:
+    """Slices of rows with their `class_masses`, (block, *event_shape, classes); see `class_log_prob_blocks`."""
+    return _blocks(d, class_masses, max_elements)
+
+
+def _blocks(
+    d: Distribution, read: Callable[[Distribution], Tensor], max_elements: int
+) -> Iterator[tuple[slice, Tensor]]:
     rows = num_rows(d)
     if rows == 0:
-        yield slice(0, 0), class_log_probs(d)
+        yield slice(0, 0), read(d)
         return
-    of_one_row = max(class_log_probs(select(d, slice(0, 1))).numel(), reference(d).numel() // rows)
+    of_one_row = max(read(select(d, slice(0, 1))).numel(), reference(d).numel() // rows)
     block = max(1, max_elements // of_one_row)
     if block >= rows:
-        yield slice(0, rows), class_log_probs(d)
+        yield slice(0, rows), read(d)
         return
     for start in range(0, rows, block):
         where = slice(start, min(start + block, rows))
-        yield where, class_log_probs(select(d, where))
+        yield where, read(select(d, where))
 
 
 def class_distribution(

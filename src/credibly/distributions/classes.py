@@ -15,7 +15,14 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 from credibly.distributions.kinds import base_of, reference
 from credibly.distributions.operations import Operation
 
-__all__ = ["built_from_probs", "class_draw_log_probs", "class_entropy", "class_log_probs", "class_probs"]
+__all__ = [
+    "built_from_probs",
+    "class_draw_log_probs",
+    "class_entropy",
+    "class_log_probs",
+    "class_masses",
+    "class_probs",
+]
 
 
 def built_from_probs(d: Distribution) -> bool:
@@ -53,6 +60,26 @@ def _(d: Bernoulli) -> Tensor:
 @class_log_probs.register(Independent)
 def _(d: "Independent[Any]") -> Tensor:
     return class_log_probs(d.base_dist)
+
+
+@Operation
+def class_masses(d: Distribution) -> Tensor:
+    """Probabilities of the classes, float64, of shape (*batch, *event, classes).
+
+    Where the distribution holds probabilities they are taken from there, without a way through logarithms.
+
+    Raises:
+        NotSupportedError: the distribution is not over classes.
+    """
+    return class_log_probs(d).exp()
+
+
+@class_masses.register(Categorical)
+def _(d: Categorical) -> Tensor:
+    if built_from_probs(d):
+        probs = d.probs.double()
+        return probs / probs.sum(-1, keepdim=True)
+    return torch.softmax(d.logits.double(), dim=-1)
 
 
 @Operation

@@ -112,9 +112,9 @@ def _(d: Laplace, y: Tensor) -> Tensor:
 def _(d: LogNormal, y: Tensor) -> Tensor:
     value, loc, scale = y.double(), d.loc.double(), d.scale.double()
     z = (torch.log(value) - loc) / scale
-    inner = ndtr(z - scale) + ndtr(scale / math.sqrt(2)) - 1
-    score = value * (2 * ndtr(z) - 1) - 2 * torch.exp(loc + scale**2 / 2) * inner
-    return score.to(y.dtype)
+    log_mean = loc + scale**2 / 2  # of which the mean itself may overflow
+    above, spread = (torch.exp(log_mean + torch.special.log_ndtr(part)) for part in (z - scale, -scale / math.sqrt(2)))
+    return (value * (2 * ndtr(z) - 1) - 2 * (above - spread)).to(y.dtype)
 
 
 @crps.register(Exponential)

@@ -38,7 +38,7 @@ def class_cdf(log_probs: Tensor, value: Tensor) -> Tensor:
 def class_icdf(log_probs: Tensor, q: Tensor, dtype: torch.dtype) -> Tensor:
     """The smallest class with P(class <= value) >= q, where both are rounded to `dtype` first."""
     table = _cumulated(log_probs).to(dtype)
-    return (table < q.unsqueeze(-1)).sum(-1).to(dtype)
+    return torch.where(table[..., -1].isnan(), torch.nan, (table < q.unsqueeze(-1)).sum(-1)).to(dtype)
 
 
 def _cumulated(log_probs: Tensor) -> Tensor:

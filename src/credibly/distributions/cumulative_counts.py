@@ -53,8 +53,8 @@ def lower_negative_binomial(d: NegativeBinomial, count: Tensor) -> Tensor:
     """P(Y <= count) = I_{1-p}(total_count, count + 1) in float64; all mass is at 0 for a total_count of 0."""
     success, failure = success_and_failure(d)
     total = d.total_count.double()
-    positive = total > 0
-    return torch.where(positive, betainc(torch.where(positive, total, 1.0), count + 1, failure, success), 1.0)
+    none = total == 0
+    return torch.where(none, 1.0, betainc(torch.where(none, 1.0, total), count + 1, failure, success))
 
 
 @cdf.register(NegativeBinomial)
@@ -73,8 +73,8 @@ def lower_binomial(d: Binomial, count: Tensor) -> Tensor:
     """P(Y <= count) = I_{1-p}(total_count - count, count + 1) in float64."""
     success, failure = success_and_failure(d)
     remaining = d.total_count.double() - count
-    inside = remaining > 0
-    return torch.where(inside, betainc(torch.where(inside, remaining, 1.0), count + 1, failure, success), 1.0)
+    whole = remaining <= 0
+    return torch.where(whole, 1.0, betainc(torch.where(whole, 1.0, remaining), count + 1, failure, success))
 
 
 @cdf.register(Binomial)
@@ -85,8 +85,9 @@ def _(d: Binomial, value: Tensor) -> Tensor:
 @icdf.register(Binomial)
 def _(d: Binomial, q: Tensor) -> Tensor:
     total, level = broadcast(d.total_count.detach().double(), q.detach())
-    counts = solve_counts(lambda k: lower_binomial(d, k).to(q.dtype), level, torch.zeros_like(total), total)
-    return torch.where(level < 1, counts, total).to(q.dtype)
+    zero = torch.zeros_like(total)
+    counts = solve_counts(lambda k: lower_binomial(d, k).to(q.dtype), level, zero, total)
+    return torch.where(lower_binomial(d, zero).isnan(), torch.nan, torch.where(level < 1, counts, total)).to(q.dtype)
 
 
 def _quantile(lower_tail: Callable[[Tensor], Tensor], q: Tensor, reach: Tensor) -> Tensor:
@@ -105,5 +106,6 @@ def _quantile(lower_tail: Callable[[Tensor], Tensor], q: Tensor, reach: Tensor) 
 
     while bool((short := rounded(high) < inner).any()):
         high = torch.where(short, 2 * high, high)
-    counts = solve_counts(rounded, inner, torch.zeros_like(high), high)
-    return torch.where(level < 1, counts, float("inf")).to(q.dtype)
+    zero = torch.zeros_like(high)
+    counts = solve_counts(rounded, inner, zero, high)
+    return torch.where(rounded(zero).isnan(), torch.nan, torch.where(level < 1, counts, torch.inf)).to(q.dtype)

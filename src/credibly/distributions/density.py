@@ -196,11 +196,11 @@ def _(d: NegativeBinomial, y: Tensor) -> Tensor:
     inside = _is_count(y)
     count, total = torch.where(inside, y, 0.0).double(), d.total_count.double()
     log_success, log_failure = log_of_success_and_failure(d)
-    positive = total > 0
-    arrangements = log_gamma_ratio(torch.where(positive, total, 1.0), count) - torch.lgamma(count + 1)
+    none = total == 0
+    arrangements = log_gamma_ratio(torch.where(none, 1.0, total), count) - torch.lgamma(count + 1)
     values = arrangements + _times(total, log_failure) + _times(count, log_success)
     at_zero = torch.where(count == 0, 0.0, float("-inf"))  # all mass of a total_count of 0
-    return _inside_or_minus_infinity(inside, torch.where(positive, values, at_zero), y)
+    return _inside_or_minus_infinity(inside, torch.where(none, at_zero, values), y)
 
 
 @safe_log_prob.register(Binomial)

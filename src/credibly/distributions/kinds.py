@@ -3,6 +3,7 @@
 Containers (`Independent`, mixtures, views) are about what their innermost distribution is about.
 """
 
+from collections.abc import Iterator
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -18,7 +19,7 @@ from torch.distributions import (
 
 from credibly.distributions.operations import Operation
 
-__all__ = ["Kind", "base_of", "kind", "reference"]
+__all__ = ["Kind", "base_of", "kind", "parameters", "reference"]
 
 Kind: TypeAlias = Literal["real", "count", "class"]
 
@@ -64,13 +65,13 @@ def _(d: Distribution) -> Kind:
 
 def reference(d: Distribution) -> Tensor:
     """A floating-point tensor inside the distribution: the one that tells its dtype and device."""
-    found = _first_tensor(d)
-    return torch.empty(0) if found is None else found
+    return next(parameters(d), torch.empty(0))
 
 
-def _first_tensor(item: object) -> Tensor | None:
-    if isinstance(item, Tensor):
-        return item if item.is_floating_point() else None
-    if isinstance(item, Distribution):
-        return next((t for t in map(_first_tensor, vars(item).values()) if t is not None), None)
-    return None
+def parameters(item: object) -> Iterator[Tensor]:
+    """The floating-point tensors inside a distribution, those of distributions inside it included."""
+    if isinstance(item, Tensor) and item.is_floating_point():
+        yield item
+    elif isinstance(item, Distribution):
+        for part in vars(item).values():
+            yield from parameters(part)

@@ -36,6 +36,7 @@ from credibly.distributions.trials import success_and_failure
 __all__ = ["entropy", "entropy_of_counts", "mean", "variance"]
 
 BLOCK = 1024  # counts that are summed at once
+LONGEST_SUM = 2**24
 LARGE_RATE = 100.0  # from here on the expansion of Poisson's entropy is exact to the last digits
 NO_MOMENTS = "class indices are names, not numbers; use `probs` or class_log_probs(d)"
 
@@ -154,14 +155,20 @@ def entropy_of_counts(d: Distribution) -> Tensor:
 
     Args:
         d: counts with an entry in `icdf` and in `safe_log_prob`.
+
+    Raises:
+        NotSupportedError: the widest row has more than 2^24 likely counts.
     """
     precise = to(d, dtype=torch.float64)
     with torch.no_grad():
         levels = torch.full(precise.batch_shape, 1e-18, dtype=torch.float64, device=reference(precise).device)
         first, last = icdf.formula(precise, levels), icdf.formula(precise, 1 - 1e-16 * torch.ones_like(levels))
         last = last + 2 + (last - first)  # the upper level is as close to 1 as numbers come
-    total = torch.zeros_like(first)
-    for begin in range(0, int((last - first).max()) + 1 if first.numel() else 0, BLOCK):
+    width = (last - first).nan_to_num(0.0)
+    if width.numel() and float(width.max()) > LONGEST_SUM:
+        entropy.refuse(d, f"it is a sum over all likely counts, and a row has {float(width.max()):.3g} of them")
+    total = torch.where(last.isnan(), torch.nan, torch.zeros_like(first))
+    for begin in range(0, int(width.max()) + 1 if width.numel() else 0, BLOCK):
         offsets = torch.arange(begin, begin + BLOCK, dtype=torch.float64, device=first.device)
         log_probs = safe_log_prob.formula(precise, first + offsets.reshape(-1, *(1,) * first.dim()))
         probs = log_probs.exp()

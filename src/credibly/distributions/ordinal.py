@@ -21,6 +21,7 @@ from credibly.distributions.classes import class_entropy, class_log_probs
 from credibly.distributions.crps import crps
 from credibly.distributions.cumulative import cdf, class_cdf, class_icdf, icdf
 from credibly.distributions.density import safe_log_prob
+from credibly.distributions.drawing import drawable
 from credibly.distributions.kinds import Kind, kind
 from credibly.distributions.moments import entropy, mean, variance
 from credibly.distributions.shapes import broadcast_shape
@@ -109,10 +110,10 @@ class Ordinal(Distribution):
     def sample(self, sample_shape: Any = ()) -> Tensor:
         """Draws of classes, int64: how many cutpoints a logistic variable around `loc` exceeds."""
         with torch.no_grad():
+            precise = drawable(self)
             shape = torch.Size(sample_shape) + self.batch_shape
-            wide = torch.promote_types(self.loc.dtype, torch.float32)
-            noise = torch.logit(torch.rand(shape, dtype=wide, device=self.loc.device))
-            return ((self.loc + noise).unsqueeze(-1) > self.cutpoints).sum(-1)
+            noise = torch.logit(torch.rand(shape, dtype=precise.loc.dtype, device=self.loc.device))
+            return ((precise.loc + noise).unsqueeze(-1) > precise.cutpoints).sum(-1)
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
         """All classes along a new first axis."""

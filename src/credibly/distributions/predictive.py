@@ -20,6 +20,7 @@ from credibly.distributions.classes import class_probs
 from credibly.distributions.crps import crps
 from credibly.distributions.cumulative import cdf, icdf
 from credibly.distributions.density import element_log_prob, log_prob, safe_log_prob
+from credibly.distributions.drawing import drawable
 from credibly.distributions.kinds import base_of, reference
 from credibly.distributions.moments import entropy, mean, variance
 from credibly.distributions.operations import Operation
@@ -119,11 +120,17 @@ class Predictive(Distribution):
             shape: how many.
             seed: equal seeds give equal draws and leave torch's global generator as found; None takes one
                 number from it.
+
+        Raises:
+            NotFiniteError: the prediction holds NaN.
         """
         size = torch.Size((shape,) if isinstance(shape, int) else tuple(shape))
         with torch.no_grad(), seeded(base_seed(seed), "predict", device=reference(self).device):
             some = size if size.numel() else torch.Size([1])  # torch cannot draw 0 classes
-            draws = self._draw(some)
+            precise = drawable(self)
+            draws = precise._draw(some)
+        if precise is not self and draws.is_floating_point():
+            draws = draws.to(reference(self).dtype)
         return draws if size.numel() else draws[:0].reshape(size + draws.shape[1:])
 
     def sample(self, sample_shape: Any = ()) -> Tensor:

@@ -140,9 +140,9 @@ def _(d: Poisson, value: Tensor) -> Tensor:
 @survival.register(NegativeBinomial)
 def _(d: NegativeBinomial, value: Tensor) -> Tensor:
     success, failure = success_and_failure(d)
-    positive = d.total_count > 0
-    total = torch.where(positive, d.total_count, 1.0).double()
-    return at_counts(value, 1, lambda k: torch.where(positive, betainc(k + 1, total, success, failure), 0.0))
+    none = d.total_count == 0
+    total = torch.where(none, 1.0, d.total_count).double()
+    return at_counts(value, 1, lambda k: torch.where(none, 0.0, betainc(k + 1, total, success, failure)))
 
 
 @survival.register(Binomial)
@@ -151,7 +151,7 @@ def _(d: Binomial, value: Tensor) -> Tensor:
 
     def upper(count: Tensor) -> Tensor:
         remaining = d.total_count.double() - count
-        inside = remaining > 0
-        return torch.where(inside, betainc(count + 1, torch.where(inside, remaining, 1.0), success, failure), 0.0)
+        whole = remaining <= 0
+        return torch.where(whole, 0.0, betainc(count + 1, torch.where(whole, 1.0, remaining), success, failure))
 
     return at_counts(value, 1, upper)

@@ -40,6 +40,8 @@ def inside_support(d: Distribution, targets: Tensor) -> Tensor:
     A target counts as inside when any draw gives it mass.
     """
     support: Any = d.support
+    if not targets.numel():  # torch's own check of vectors fails without rows
+        return torch.ones_like(targets, dtype=torch.bool)
     inside: Tensor = support.check(targets)
     return any_draw(inside, targets.dim() - support.event_dim)
 

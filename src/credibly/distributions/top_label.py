@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent
 
+from credibly.core.checks import check_finite
 from credibly.core.errors import NotSupportedError
 from credibly.distributions.class_rows import class_log_prob_blocks
 from credibly.distributions.classes import built_from_probs, class_log_probs
@@ -47,8 +48,8 @@ def top_label(d: Distribution, targets: Tensor) -> tuple[Tensor, Tensor]:
     Raises:
         NotSupportedError: `d` is not a distribution over classes.
     """
-    confidences, hits = zip(*top_label_blocks(d, targets), strict=True)
-    return torch.cat(confidences), torch.cat(hits)
+    confidences, hits = (torch.cat(column) for column in zip(*top_label_blocks(d, targets), strict=True))
+    return check_finite("predicted", confidences), hits
 
 
 @Operation

@@ -26,6 +26,7 @@ from credibly.core.errors import NotSupportedError, ShapeError
 from credibly.distributions.crps import crps
 from credibly.distributions.cumulative import cdf, icdf
 from credibly.distributions.density import safe_log_prob
+from credibly.distributions.drawing import drawable
 from credibly.distributions.kinds import kind
 from credibly.distributions.moments import entropy, mean, variance
 from credibly.distributions.roots import solve_counts
@@ -93,7 +94,9 @@ class ZeroInflated(Distribution):
     @property
     def variance(self) -> Tensor:
         """The variance."""
-        return torch.sigmoid(-self.zero_logits) * (variance(self.base) + self.zero_probs * mean(self.base) ** 2)
+        zero, counted = torch.sigmoid(self.zero_logits.double()), torch.sigmoid(-self.zero_logits.double())
+        squared = mean(self.base).double() ** 2  # overflows in single precision
+        return (counted * (variance(self.base).double() + zero * squared)).to(self.zero_logits.dtype)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The log probability, -inf outside the support."""
@@ -102,9 +105,10 @@ class ZeroInflated(Distribution):
     def sample(self, sample_shape: Any = ()) -> Tensor:
         """Draws, without a graph."""
         with torch.no_grad():
-            counts: Tensor = self.base.sample(torch.Size(sample_shape))
-            is_zero = torch.rand(counts.shape, device=counts.device) < self.zero_probs
-            return counts.masked_fill(is_zero, 0)
+            precise = drawable(self)
+            counts: Tensor = precise.base.sample(torch.Size(sample_shape))
+            is_zero = torch.rand(counts.shape, device=counts.device) < precise.zero_probs
+            return counts.masked_fill(is_zero, 0).to(self.zero_logits.dtype)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "ZeroInflated":
         """The same for a larger batch."""
@@ -145,8 +149,9 @@ def _(d: ZeroInflated, q: Tensor) -> Tensor:
     upper, level, _ = broadcast(icdf.formula(d.base, q), q, d.zero_logits)
     inner = torch.where(level < 1, level, 0.0)
     reach = torch.where(level < 1, upper, 0.0)
-    counts = solve_counts(lambda k: cdf.formula(d, k), inner, torch.zeros_like(reach), reach)
-    return torch.where(level < 1, counts, upper)
+    zero = torch.zeros_like(reach)
+    counts = solve_counts(lambda k: cdf.formula(d, k), inner, zero, reach)
+    return torch.where(cdf.formula(d, zero).isnan(), torch.nan, torch.where(level < 1, counts, upper))
 
 
 @crps.register(ZeroInflated)

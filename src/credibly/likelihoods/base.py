@@ -19,6 +19,7 @@ from torch.distributions import Distribution
 from credibly.core.errors import NotSupportedError, ShapeError
 from credibly.core.randomness import base_seed, seeded
 from credibly.core.typing import ArrayLike
+from credibly.distributions.drawing import sampled
 from credibly.distributions.functions import icdf, safe_log_prob
 from credibly.distributions.kinds import kind, reference
 from credibly.distributions.special import ndtr
@@ -86,7 +87,7 @@ class Likelihood(nn.Module, ABC):
         Their outer products average to the Fisher matrix; with many outputs that is cheaper than the matrix.
         """
         with seeded(base_seed(seed), "scores", device=outputs.device):
-            targets = self(outputs).sample(torch.Size([num_scores]))
+            targets = sampled(self(outputs), torch.Size([num_scores]))
         return self._scores(outputs, targets)
 
     def standardized(self, loc: Tensor, scale: Tensor) -> "Likelihood":
@@ -124,7 +125,7 @@ class Likelihood(nn.Module, ABC):
     def possible_target(self, outputs: Tensor) -> Tensor:
         """A number that may be a target, to stand where one is missing: shape ()."""
         with seeded(0, "missing", device=outputs.device):
-            targets: Tensor = self(outputs[:1]).sample()
+            targets = sampled(self(outputs[:1]))
         return targets.flatten()[0]
 
     def match_targets(self, targets: ArrayLike, outputs: Tensor) -> Tensor:
