@@ -214,3 +214,23 @@ def test_recipes_that_do_not_fit_the_inputs_are_refused():
         fitted({"x": x})
     with pytest.raises(TypeError, match="one tensor"):
         fitted(x)
+
+
+def test_without_centring_values_are_divided_by_their_root_mean_square():
+    values = torch.tensor([[3.0, 10.0], [4.0, 10.0]])
+    fitted = Standardize(center=False).fit(values)
+    assert torch.equal(fitted.loc, torch.zeros(2))
+    torch.testing.assert_close(fitted.scale, torch.tensor([12.5**0.5, 10.0]))
+    torch.testing.assert_close(fitted.inverse(fitted(values)), values)
+
+
+@pytest.mark.parametrize(
+    ("axes", "fitted_on", "others"),
+    [((0,), (5, 4), [(5, 1), (5, 3), (5,), (5, 4, 4)[:1]]), ((0, 2, 3), (5, 3, 4, 4), [(5, 1, 4, 4), (5, 4, 4)])],
+)
+def test_rows_of_another_shape_are_refused_and_never_broadcast(axes, fitted_on, others):
+    fitted = Standardize(axes=axes).fit(torch.randn(fitted_on))
+    for shape in others:
+        with pytest.raises(ShapeError, match=r"fitted to rows of shape .* got rows of shape"):
+            fitted(torch.zeros(shape))
+    assert fitted(torch.zeros(2, *fitted_on[1:])).shape == (2, *fitted_on[1:])

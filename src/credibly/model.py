@@ -179,7 +179,8 @@ class Model(nn.Module):
             self.likelihood = self.given_likelihood.standardized(targets.loc, targets.scale)
         elif targets is not None:
             _check_axes(targets, self.likelihood.elements()[1])
-            self.given_likelihood.standardized(torch.zeros(()), torch.ones(()))  # refused here, not after training
+            shift = torch.full((), float(targets.center))  # refused here, not after training
+            self.given_likelihood.standardized(shift, torch.ones(()))
         self.targets = targets
 
     def _event_shape(self) -> torch.Size:

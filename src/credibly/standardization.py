@@ -1,7 +1,8 @@
 """Affine standardisation of inputs and targets: a recipe, and the transform that fitting it gives.
 
-The standard deviation is the population's (divided by n). A constant column has none: its scale is 1, with a warning,
-so that it becomes 0 and comes back exact.
+Positive targets cannot be shifted, only divided: `Standardize(center=False)`. The standard deviation is the
+population's (divided by n). A constant column has none: its scale is 1, with a warning, so that it becomes 0 and comes
+back exact.
 """
 
 import warnings
@@ -28,9 +29,12 @@ class Standardize:
     Attributes:
         axes: the axes over which both are taken; 0 is the rows. Images (rows, channels, height, width) are
             standardised per channel with `axes=(0, 2, 3)`.
+        center: whether to subtract the mean. Without, values are divided by their root mean square: for positive
+            targets, and for inputs whose zeros mean nothing is there.
     """
 
     axes: tuple[int, ...] = (0,)
+    center: bool = True
 
     def __post_init__(self) -> None:
         if 0 not in self.axes:
@@ -61,7 +65,10 @@ class Standardize:
             count = total
         if mean is None or squares is None or shift is None:
             raise ShapeError(f"`{name}` is empty; at least one row is needed to standardise")
-        return _transform((shift + mean).squeeze(0), (squares / count).sqrt().squeeze(0), dtype, name)
+        mean, variance = (shift + mean).squeeze(0), (squares / count).squeeze(0)
+        if not self.center:
+            return _transform(torch.zeros_like(mean), (mean.square() + variance).sqrt(), dtype, name)
+        return _transform(mean, variance.sqrt(), dtype, name)
 
     def _first(self, data: Tensor) -> Tensor:
         axes = {axis % data.dim() for axis in self.axes}
@@ -108,12 +115,28 @@ class Standardization(nn.Module):
         self.register_buffer("scale", scale.detach().clone())
 
     def forward(self, values: Tensor) -> Tensor:
-        """Standardised values."""
+        """Standardised values.
+
+        Raises:
+            ShapeError: rows of another shape than those that were fitted, which would broadcast.
+        """
+        self._check_row(values)
         return (values - self.loc) / self.scale
 
     def inverse(self, values: Tensor) -> Tensor:
         """Values in their own units."""
+        self._check_row(values)
         return self.loc + self.scale * values
+
+    def _check_row(self, values: Tensor) -> None:
+        fitted, row = self.loc.shape, values.shape[1:]
+        wide = len(fitted) <= len(row) and all(
+            own in (1, size) for own, size in zip(reversed(fitted), reversed(row), strict=False)
+        )
+        if not wide and self.loc.numel() != 1:
+            raise ShapeError(
+                f"the standardisation was fitted to rows of shape {tuple(fitted)}; got rows of shape {tuple(row)}"
+            )
 
     def same_as(self, other: object) -> bool:
         """Whether the other is an equal transform."""

@@ -41,11 +41,11 @@ def make(name, dtype=torch.float64, device="cpu"):
     return LIKELIHOODS[name]().to(device=device, dtype=dtype)
 
 
-def allows(action, name):
+def allows(action, name, error=NotSupportedError):
     """Whether a likelihood does it, or refuses by name."""
     try:
         action(make(name))
-    except NotSupportedError:
+    except error:
         return False
     return True
 
@@ -55,8 +55,17 @@ def law_for(name):
     return scipy_law(likelihood, outputs_for(likelihood, 1))
 
 
-def standardize(likelihood):
+def move(likelihood):
+    return likelihood.standardized(torch.ones(()), torch.ones(()))
+
+
+def divide(likelihood):
     return likelihood.standardized(torch.zeros(()), torch.ones(()))
+
+
+def is_positive(law):
+    lower, upper = law.support()
+    return bool(np.all(lower == 0) and np.all(np.isposinf(upper)))
 
 
 def takes_bounds(likelihood):
@@ -79,7 +88,9 @@ BOUNDED = [name for name in LIKELIHOODS if np.isfinite(law_for(name).support()).
 INFORMED = [name for name in LIKELIHOODS if allows(lambda part: part.fisher(outputs_for(part, 1)), name)]
 MEASURED = [name for name in LIKELIHOODS if allows(lambda part: waist.mean(part(outputs_for(part, 1))), name)]
 BOUNDS = [name for name in LIKELIHOODS if takes_bounds(make(name))]
-MOVABLE = [name for name in LIKELIHOODS if allows(standardize, name)]
+MOVABLE = [name for name in LIKELIHOODS if allows(move, name)]
+DIVISIBLE = [name for name in LIKELIHOODS if allows(divide, name)]
+POSITIVE = [name for name in REAL if is_positive(law_for(name))]
 
 
 def eps(dtype):
@@ -457,6 +468,8 @@ def test_offsets_row_weights_and_masks_act_on_every_likelihood(name, dtype):
     net = nn.Linear(2, likelihood.num_outputs).to(dtype)
     model = Model(net, likelihood, offset=1)
     x, shift = torch.randn(6, 2, dtype=dtype), torch.linspace(-1, 1, 6, dtype=dtype)
+    if not allows(lambda part: part.to(dtype).with_offset(net(x), shift), name, error=ShapeError):
+        shift = torch.randn(6, likelihood.num_outputs, dtype=dtype)  # one number a class: a common one changes nothing
     outputs = likelihood.with_offset(net(x), shift)
     targets = draw_targets(likelihood, outputs)
     expected = likelihood.log_prob(likelihood.parameters_of(outputs), targets)
@@ -471,13 +484,14 @@ def test_offsets_row_weights_and_masks_act_on_every_likelihood(name, dtype):
 # -- standardisation -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", MOVABLE)
+@pytest.mark.parametrize("name", DIVISIBLE)
 def test_a_standardised_likelihood_obeys_the_change_of_variables(name, dtype):
     likelihood = make(name, dtype)
     outputs = outputs_for(likelihood, 9, dtype=dtype)
     targets = draw_targets(likelihood, outputs)
     width = targets.shape[1:]
-    loc, scale = torch.full(width, 3.0, dtype=dtype), torch.arange(1, width.numel() + 1, dtype=dtype).reshape(width) + 1
+    loc = torch.full(width, 3.0 if name in MOVABLE else 0.0, dtype=dtype)
+    scale = torch.arange(1, width.numel() + 1, dtype=dtype).reshape(width) + 1
     inside = likelihood.standardized(loc, scale)
     outer = loc + scale * targets
     view = affine(inside(outputs), loc, scale)
@@ -503,12 +517,14 @@ def test_a_fixed_scale_is_divided():
 @pytest.mark.parametrize("name", [name for name in LIKELIHOODS if name not in MOVABLE])
 def test_targets_that_cannot_be_shifted_refuse_standardisation_by_name(name):
     likelihood = make(name, torch.float32)
-    with pytest.raises(NotSupportedError, match=type(likelihood).__name__):
-        likelihood.standardized(torch.zeros(()), torch.ones(()))
+    advice = "center=False" if name in DIVISIBLE else "targets=None|divide the bounds"
+    with pytest.raises(NotSupportedError, match=rf"{type(likelihood).__name__}.*({advice})"):
+        likelihood.standardized(torch.ones(()), torch.ones(()))
 
 
 def test_exactly_the_likelihoods_of_the_whole_line_are_standardised():
     assert set(MOVABLE) == set(LIKELIHOODS) - set(BOUNDED) - set(BOUNDS)
+    assert set(DIVISIBLE) - set(MOVABLE) == set(POSITIVE) - set(BOUNDS)
     assert set(COUNTED) <= set(BOUNDED)
 
 

@@ -4,8 +4,10 @@ import torch
 from torch import Tensor, distributions
 from torch.distributions import Distribution
 
+from credibly.core.errors import ShapeError
 from credibly.distributions.shapes import broadcast_shape
 from credibly.likelihoods.base import Likelihood
+from credibly.likelihoods.offsets import add_offset
 
 __all__ = ["Categorical"]
 
@@ -40,6 +42,19 @@ class Categorical(Likelihood):
         batch = broadcast_shape(index.shape, logits.shape[:-1])
         density = logits.expand(*batch, -1).gather(-1, index.expand(batch).unsqueeze(-1)).squeeze(-1)
         return density.masked_fill(~exists, -torch.inf)
+
+    def with_offset(self, outputs: Tensor, offset: Tensor) -> Tensor:
+        """The outputs with an offset for each class.
+
+        Raises:
+            ShapeError: one number a row, which changes nothing.
+        """
+        if offset.shape != outputs.shape:
+            raise ShapeError(
+                f"the offset of Categorical must have one number a class, {tuple(outputs.shape)}: the same for all of "
+                f"them changes nothing; got {tuple(offset.shape)}"
+            )
+        return add_offset(outputs, offset)
 
     def fisher(self, outputs: Tensor) -> Tensor:
         """`diag(p) - p p^T`."""

@@ -8,11 +8,12 @@ from torch import Tensor, distributions
 from torch.distributions import Distribution
 
 from credibly.core.checks import check_positive
-from credibly.core.errors import SupportError
+from credibly.core.errors import ShapeError, SupportError
 from credibly.core.typing import ArrayLike
 from credibly.distributions.joint import dirichlet_log_prob
 from credibly.likelihoods.base import Likelihood
 from credibly.likelihoods.elements import shape_of
+from credibly.likelihoods.offsets import add_offset
 
 __all__ = ["Dirichlet"]
 
@@ -44,6 +45,19 @@ class Dirichlet(Likelihood):
     def log_prob(self, parameters: dict[str, Tensor], targets: Tensor) -> Tensor:
         """The joint log density, -inf off the open simplex."""
         return dirichlet_log_prob(parameters["concentration"], targets)
+
+    def with_offset(self, outputs: Tensor, offset: Tensor) -> Tensor:
+        """The outputs with an offset for each class.
+
+        Raises:
+            ShapeError: one number a row, which moves no share.
+        """
+        if offset.shape != outputs.shape:
+            raise ShapeError(
+                f"the offset of Dirichlet must have one number a class, {tuple(outputs.shape)}: the same for all of "
+                f"them moves no share; got {tuple(offset.shape)}"
+            )
+        return add_offset(outputs, offset)
 
     def fisher(self, outputs: Tensor) -> Tensor:
         """`diag(trigamma(a)) - trigamma(sum a)`, times the slopes of the concentrations a on both sides."""

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent
 
+from credibly.core.errors import NotSupportedError
+
 __all__ = [
     "blocks",
     "bounded",
@@ -18,6 +20,7 @@ __all__ = [
     "element_fisher",
     "joined",
     "joint_density",
+    "refuse_shift",
     "shape_of",
     "stirling_error",
     "trigamma_excess",
@@ -61,6 +64,14 @@ def shape_of(raw: Tensor) -> Tensor:
 def bounded_exp(exponent: Tensor) -> Tensor:
     """`exp`, kept below the largest number by so much that it may still be added to and multiplied."""
     return exponent.clamp(max=math.log(torch.finfo(exponent.dtype).max) - 8).exp()
+
+
+def refuse_shift(name: str, loc: Tensor) -> None:
+    """Positive targets can be divided by a scale, and not shifted."""
+    if bool((loc != 0).any()):
+        raise NotSupportedError(
+            f"targets of {name} cannot be shifted: they would leave its support; Standardize(center=False) only divides"
+        )
 
 
 def element_fisher(first: Tensor, second: Tensor, cross: Tensor | None = None) -> Tensor:

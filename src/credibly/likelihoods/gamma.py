@@ -23,6 +23,7 @@ from credibly.likelihoods.elements import (
     element_fisher,
     joined,
     joint_density,
+    refuse_shift,
     shape_of,
     stirling_error,
     trigamma_excess,
@@ -80,6 +81,11 @@ class Gamma(Likelihood):
     def with_offset(self, outputs: Tensor, offset: Tensor) -> Tensor:
         """The outputs with the offset (a log exposure) added to the log means, not to the raw shapes."""
         return add_offset(outputs, offset, first=self.num_targets)
+
+    def standardized(self, loc: Tensor, scale: Tensor) -> "Gamma":
+        """Itself, where targets are only divided: both parameters are predicted on the network's side."""
+        refuse_shift("Gamma", loc)
+        return Gamma(self.num_targets, min_shape=self.min_shape)
 
     def check_targets(self, targets: Tensor) -> None:
         """Refuse 0, whose density is 0 or infinite, whatever the mean."""

@@ -12,7 +12,13 @@ from torch.distributions import Distribution
 
 from credibly.core.checks import check_count, check_positive
 from credibly.likelihoods.base import Likelihood
-from credibly.likelihoods.elements import blocks, element_fisher, joined, joint_density
+from credibly.likelihoods.elements import (
+    blocks,
+    element_fisher,
+    joined,
+    joint_density,
+    refuse_shift,
+)
 from credibly.likelihoods.gaussian import gaussian_log_prob
 from credibly.likelihoods.offsets import add_offset
 
@@ -61,3 +67,8 @@ class LogNormal(Likelihood):
     def with_offset(self, outputs: Tensor, offset: Tensor) -> Tensor:
         """The outputs with the offset (a log exposure) added to the locations, not to the raw scales."""
         return add_offset(outputs, offset, first=self.num_targets)
+
+    def standardized(self, loc: Tensor, scale: Tensor) -> "LogNormal":
+        """Itself, where targets are only divided: both parameters are predicted on the network's side."""
+        refuse_shift("LogNormal", loc)
+        return LogNormal(self.num_targets, min_scale=self.min_scale)

@@ -13,6 +13,7 @@ from credibly.core.checks import check_count, check_positive
 from credibly.core.errors import NotSupportedError
 from credibly.likelihoods.base import Likelihood
 from credibly.likelihoods.gaussian import gaussian_log_prob
+from credibly.likelihoods.offsets import add_offset
 
 __all__ = ["MixtureDensity"]
 
@@ -101,6 +102,12 @@ class MixtureDensity(Likelihood):
         z = (values.unsqueeze(-1) - loc) / scale
         of_scale = shares * (z.square() - 1) / scale * torch.sigmoid(raw)
         return torch.cat([shares - logits.softmax(-1), shares * z / scale, of_scale], -1)
+
+    def with_offset(self, outputs: Tensor, offset: Tensor) -> Tensor:
+        """The outputs with the offset added to the locations of all components, not to weights and raw scales."""
+        count, size = self.num_components, self.num_components * self.num_targets
+        before, loc, after = torch.split(outputs, [count, size, size], -1)
+        return torch.cat([before, add_offset(loc, offset), after], -1)
 
     def standardized(self, loc: Tensor, scale: Tensor) -> "MixtureDensity":
         """Itself: all parameters are predicted on the network's side."""

@@ -16,7 +16,15 @@ from torch.distributions import Distribution
 
 from credibly.core.checks import check_count, check_positive
 from credibly.likelihoods.base import Likelihood
-from credibly.likelihoods.elements import blocks, bounded, bounded_exp, element_fisher, joined, joint_density
+from credibly.likelihoods.elements import (
+    blocks,
+    bounded,
+    bounded_exp,
+    element_fisher,
+    joined,
+    joint_density,
+    refuse_shift,
+)
 from credibly.likelihoods.offsets import add_offset
 
 __all__ = ["Weibull"]
@@ -69,3 +77,8 @@ class Weibull(Likelihood):
     def with_offset(self, outputs: Tensor, offset: Tensor) -> Tensor:
         """The outputs with the offset (a log factor of time) added to the log scales, not to the raw concentrations."""
         return add_offset(outputs, offset, first=self.num_targets)
+
+    def standardized(self, loc: Tensor, scale: Tensor) -> "Weibull":
+        """Itself, where targets are only divided: both parameters are predicted on the network's side."""
+        refuse_shift("Weibull", loc)
+        return Weibull(self.num_targets, min_concentration=self.min_concentration)
