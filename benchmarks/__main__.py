@@ -5,7 +5,19 @@ import sys
 from collections.abc import Callable, Iterable
 from itertools import chain
 
-from benchmarks import crps, ece, ece_bootstrap, ensemble, ensemble_cnn, fit_overhead, import_time, interval, mc_dropout
+from benchmarks import (
+    aps,
+    crps,
+    ece,
+    ece_bootstrap,
+    ensemble,
+    ensemble_cnn,
+    fit_overhead,
+    import_time,
+    interval,
+    mc_dropout,
+    pvalues,
+)
 from benchmarks.harness import Benchmark, Fact, run
 
 Parts = Callable[[], Iterable[Benchmark | Fact]]
@@ -19,6 +31,8 @@ BENCHMARKS: dict[str, tuple[Parts, ...]] = {
     "ece_bootstrap": (ece_bootstrap.parts,),
     "crps": (crps.parts,),
     "interval": (interval.parts,),
+    "aps": (aps.parts,),
+    "pvalues": (pvalues.parts,),
     "import": (import_time.parts,),
 }
 

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from credibly import conformal, inference, likelihoods, metrics, priors
+from credibly import calibration, conformal, inference, likelihoods, metrics, priors
 from credibly.calibration import TemperatureScaling
 
 DEVICE = torch.device("cpu")
@@ -78,7 +78,35 @@ METHODS = {
     ),
 }
 
-RECALIBRATORS = {"temperature": lambda: TemperatureScaling()}
+RECALIBRATORS = {
+    "temperature": lambda: TemperatureScaling(),
+    "vector_scaling": lambda: calibration.VectorScaling(),
+    "matrix_scaling": lambda: calibration.MatrixScaling(),
+    "dirichlet": lambda: calibration.DirichletCalibration(),
+    "platt": lambda: calibration.PlattScaling(),
+    "beta": lambda: calibration.BetaCalibration(),
+    "isotonic": lambda: calibration.Isotonic(),
+    "centered_isotonic": lambda: calibration.CenteredIsotonic(),
+    "histogram": lambda: calibration.HistogramBinning(num_bins=5),
+    "histogram_equal_width": lambda: calibration.HistogramBinning(num_bins=5, equal_mass=False),
+    "venn_abers": lambda: calibration.VennAbers(),
+    "bootstrap": lambda: calibration.BayesianRecalibration(
+        draws_of_map=calibration.Bootstrap(of=calibration.PlattScaling()), num_draws=4
+    ),
+    "laplace_temperature": lambda: calibration.BayesianRecalibration(
+        draws_of_map=calibration.LaplaceTemperature(), num_draws=4
+    ),
+}
+"""Of class probabilities."""
+
+NUMBER_RECALIBRATORS = {
+    "variance_scaling": lambda: calibration.VarianceScaling(),
+    "quantile": lambda: calibration.QuantileRecalibration(),
+    "quantile_knots": lambda: calibration.QuantileRecalibration(num_knots=5),
+    "conformal_predictive": lambda: calibration.ConformalPredictiveSystem(),
+    "conformal_predictive_plain": lambda: calibration.ConformalPredictiveSystem(normalized=False),
+}
+"""Of real numbers; all but the first also of counts."""
 
 SCORES = {
     "lac": lambda: conformal.LAC(),
@@ -90,6 +118,19 @@ SCORES = {
     "top_k_randomized": lambda: conformal.TopK(randomized=True),
     "margin": lambda: conformal.Margin(),
     "absolute_residual": lambda: conformal.AbsoluteResidual(),
+    "standardized_residual": lambda: conformal.StandardizedResidual(),
+    "cqr": lambda: conformal.CQR(0.1, 0.9),
+    "cqr_scaled": lambda: conformal.ScaledCQR(),
+    "cqr_lower": lambda: conformal.OneSidedCQR(0.1, "lower"),
+    "cqr_upper": lambda: conformal.OneSidedCQR(0.9, "upper"),
+    "pit_score": lambda: conformal.PITScore(),
+    "pit_score_randomized": lambda: conformal.PITScore(randomized=True),
+    "highest_density": lambda: conformal.HighestDensity(),
+    "box": lambda: conformal.Box(),
+    "box_of_cqr": lambda: conformal.Box(conformal.CQR()),
+    "one_of_several_targets": lambda: conformal.TargetScore(conformal.StandardizedResidual((1.0, 2.0)), 1),
+    "ellipsoid": lambda: conformal.Ellipsoid(),
+    "ellipsoid_given": lambda: conformal.Ellipsoid(((2.0, 0.5), (0.5, 1.0))),
 }
 
 NETWORKS = {

@@ -1,5 +1,6 @@
 """Save and load: a round trip for every result, and nothing in a file is ever executed."""
 
+import contextlib
 import json
 import pickle
 
@@ -9,7 +10,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
-from torch.distributions import Normal
+from torch.distributions import Independent, Normal
 
 import credibly
 from cases import LIKELIHOODS, METHODS, PRIORS, RECALIBRATORS, SCORES
@@ -84,16 +85,21 @@ def number_forecast(rows=50):
     return Normal(loc, 1.0), loc + torch.randn(rows, generator=generator)
 
 
+def vector_forecast(rows=50):
+    generator = torch.Generator().manual_seed(1)
+    loc = torch.randn(rows, 2, generator=generator)
+    return Independent(Normal(loc, 1.0), 1), loc + torch.randn(rows, 2, generator=generator)
+
+
 def forecast_for(part):
     """A forecast of the kind that a recalibrator or score applies to."""
-    predicted, targets = class_forecast()
-    try:
-        part.score(predicted, targets)
-    except NotSupportedError:
-        return number_forecast()
-    except AttributeError:
-        pass
-    return predicted, targets
+    if not hasattr(part, "score"):
+        return class_forecast()
+    for predicted, targets in (class_forecast(), number_forecast(), vector_forecast()):
+        with contextlib.suppress(NotSupportedError):
+            part.score(predicted, targets)
+            return predicted, targets
+    raise AssertionError(f"no forecast fits {part}")
 
 
 @pytest.mark.parametrize("name", RECALIBRATORS)
@@ -124,7 +130,7 @@ def test_a_conformal_predictor_comes_back_as_it_was(name, extras, tmp_path, devi
     loaded = credibly.load(tmp_path / "sets", device=device)
     a, b = (each.predict(predicted, 0.8, **chosen, seed=3) for each in (predictor, loaded))
     assert torch.equal(a.contains(targets), b.contains(targets))
-    measure = "size" if hasattr(a, "size") else "width"
+    measure = next(name for name in ("size", "width", "volume") if hasattr(a, name))
     assert torch.equal(getattr(a, measure), getattr(b, measure))
     meta = credibly.load(tmp_path / "sets", device="meta")
     assert meta.scores.device.type == "meta"

@@ -67,15 +67,23 @@ def check_finite(name: str, values: Tensor) -> Tensor:
     return values
 
 
+def _check_number(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        kind = type(value).__name__
+        raise TypeError(f"`{name}` must be a number; got {value!r}" + (f", a {kind}" if isinstance(value, str) else ""))
+
+
 def check_positive(name: str, value: float) -> float:
-    """The number itself, or a ValueError unless it is finite and above 0."""
+    """The number itself, or a ValueError unless it is finite and above 0; a TypeError unless it is a number."""
+    _check_number(name, value)
     if not 0 < value < float("inf"):
         raise ValueError(f"`{name}` must be a finite number above 0; got {value}")
     return value
 
 
 def check_nonnegative(name: str, value: float) -> float:
-    """The number itself, or a ValueError unless it is finite and at least 0."""
+    """The number itself, or a ValueError unless it is finite and at least 0; a TypeError unless it is a number."""
+    _check_number(name, value)
     if not 0 <= value < float("inf"):
         raise ValueError(f"`{name}` must be a finite number, 0 or above; got {value}")
     return value

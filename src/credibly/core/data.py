@@ -7,6 +7,7 @@ Arrays sit on the device and are indexed; loaders are iterated as they are.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any
 
 import torch
@@ -241,6 +242,8 @@ def _parts(batch: Any) -> Data:
         return Data(**{key: _untupled(value) for key, value in batch.items()})
     if isinstance(batch, (tuple, list)) and len(batch) in {1, 2}:
         return Data(*(_untupled(part) for part in batch))
+    if isinstance(batch, (bool, Real)):
+        raise TypeError(f"data must be (inputs, targets), Data, a Dataset or a DataLoader; got the number {batch!r}")
     if isinstance(batch, (tuple, list)):
         raise TypeError(
             f"a batch must be (inputs,) or (inputs, targets); got {len(batch)} parts. Several inputs are nested: "
@@ -270,7 +273,11 @@ def _weights(weights: ArrayLike | None, rows: int, dtype: torch.dtype, device: t
 def _mask(mask: ArrayLike | None, targets: Tensor, device: torch.device) -> Tensor | None:
     if mask is None:
         return None
-    values = as_tensor(mask, device=device).bool()
+    given = as_tensor(mask, device=device)
+    values = given.bool()
+    if given.dtype != torch.bool and not bool((given == values).all()):
+        odd = given[given != values].flatten()[0].item()
+        raise ValueError(f"`mask` must hold booleans, or 0 and 1; got {odd:g}. Shares of a row are `weights`")
     rows = targets.shape[:1]
     if values.shape not in (rows, targets.shape):
         raise ShapeError(f"`mask` must have shape {tuple(rows)} or {tuple(targets.shape)}; got {tuple(values.shape)}")

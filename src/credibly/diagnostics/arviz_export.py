@@ -49,7 +49,8 @@ def to_arviz(
       chunks of rows: what is held is the result and one chunk.
     - `posterior_predictive`: `name`, (chain, draw, row, ...), a target a row from every draw's distribution.
     - `observed_data`: `name`, (row, ...). Rows whose target is missing are left out everywhere, single missing elements
-      are NaN; the coordinate `row` keeps the places in the data.
+      are NaN; the coordinate `row` keeps the places in the data. Censored targets, of which only bounds are known, are
+      `<name>_lower` and `<name>_upper`; a predicted target has no such counterpart to be compared with.
     - `constant_data`: `inputs`, (row, ...); of several inputs `inputs_<position or key>`.
     - `prior` and `prior_predictive`, on demand: the same for weights drawn from their prior.
 
@@ -92,7 +93,7 @@ def to_arviz(
             "prior": _posterior_group(prior, params, prior_predictive, own),
             "prior_predictive": over_rows(drawn),
         }
-    groups["observed_data"] = dataset({name: _observed(rows)}, ("row",), labels)
+    groups["observed_data"] = dataset(_observed_by_name(posterior, rows, name), ("row",), labels)
     if constant_data:
         groups["constant_data"] = dataset(_named(rows.data.inputs), ("row",), labels)
     return arviz_object(groups)
@@ -101,6 +102,16 @@ def to_arviz(
 def _posterior_group(posterior: Posterior, params: Chosen, num_draws: int, seed: int) -> xarray.Dataset:
     chosen = chosen_weights(posterior, params, num_draws, seed) or {"index": torch.arange(num_draws)}
     return chains_dataset({name: value.unsqueeze(0) for name, value in chosen.items()})
+
+
+def _observed_by_name(posterior: Posterior, rows: Rows, name: str) -> dict[str, Tensor]:
+    """The targets; of censored ones, which have an axis of bounds beyond their event, the two bounds."""
+    observed = _observed(rows)
+    first = rows.data.take(slice(0, 1)).inputs
+    event = posterior.predict(first, num_draws=1, seed=0).event_shape
+    if observed.dim() == len(event) + 1:
+        return {name: observed}
+    return {f"{name}_lower": observed[..., 0], f"{name}_upper": observed[..., 1]}
 
 
 def _observed(rows: Rows) -> Tensor:

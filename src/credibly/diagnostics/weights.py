@@ -9,15 +9,13 @@ from torch import Tensor
 
 from credibly.core.checks import as_tensor
 from credibly.core.errors import NotSupportedError
-from credibly.core.params import module_device, stack, trainable_params
-from credibly.core.randomness import seeded
+from credibly.core.params import stack, trainable_params
 from credibly.core.typing import Params
 from credibly.model import Model
 from credibly.posteriors.base import Posterior, WeightPosterior
 from credibly.posteriors.draws import DrawPosterior
 from credibly.posteriors.info import Info
-from credibly.priors.base import FactorisedPrior, Prior
-from credibly.priors.flat import Flat
+from credibly.posteriors.prior_predictive import prior_draws
 
 __all__ = ["Chosen", "chosen_weights", "prior_as_posterior"]
 
@@ -75,30 +73,12 @@ def _matching(patterns: Iterable[str], names: Iterable[str]) -> list[str]:
 
 
 def prior_as_posterior(model: Model, num_draws: int, seed: int) -> DrawPosterior:
-    """Draws of all weights from their prior, to predict with. Buffers stay as they are fitted.
+    """Draws of all weights from their prior, and of what the likelihood learns from its own, to predict with.
 
-    What the likelihood learns stays at its fitted value where its prior is flat.
+    Buffers stay as they are fitted.
 
     Raises:
-        NotSupportedError: a weight of the network has no proper prior of its own.
+        NotSupportedError: a prior from which nothing can be drawn, as in `posteriors.prior_predictive`.
     """
-    weights = trainable_params(model.core)
-    net = {name: value for name, value in weights.items() if name.startswith("net.")}
-    noise = {name: value for name, value in weights.items() if name not in net}
-    with seeded(seed, "prior", device=module_device(model)):
-        draws = _prior_draws(model.prior, net, num_draws)
-        if noise and not isinstance(model.noise_prior, Flat):
-            draws |= _prior_draws(model.noise_prior, noise, num_draws)
-    kept = {name: value.expand(num_draws, *value.shape) for name, value in weights.items() if name not in draws}
-    return DrawPosterior(model, Info(method=type(model.prior).__name__, seed=seed), draws | kept)
-
-
-def _prior_draws(prior: Prior, weights: Params, num_draws: int) -> Params:
-    distributions = prior.distributions(weights) if isinstance(prior, FactorisedPrior) else {}
-    improper = sorted(weights.keys() - distributions.keys())
-    if improper:
-        raise NotSupportedError(
-            f"{type(prior).__name__} has no distribution for {improper} to draw from; leave `prior_predictive` out, or "
-            "give these weights a proper prior"
-        )
-    return {name: distribution.sample(torch.Size([num_draws])) for name, distribution in distributions.items()}
+    draws = prior_draws(model, num_draws, seed=seed)
+    return DrawPosterior(model, Info(method=type(model.prior).__name__, seed=seed), draws)

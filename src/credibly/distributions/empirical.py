@@ -23,7 +23,7 @@ from credibly.distributions.affine import affine
 from credibly.distributions.crps import crps
 from credibly.distributions.cumulative import cdf, icdf
 from credibly.distributions.density import safe_log_prob
-from credibly.distributions.drawing import sampled
+from credibly.distributions.drawing import drawable
 from credibly.distributions.kinds import reference
 from credibly.distributions.moments import mean, variance
 from credibly.distributions.operations import Operation
@@ -200,8 +200,9 @@ def ensemble(d: Distribution, num_draws: int | None, seed: int | None) -> tuple[
         seed: equal seeds give equal draws.
     """
     count = 100 if num_draws is None else num_draws
-    with seeded(base_seed(seed), "ensemble", device=reference(d).device):
-        return sampled(d, torch.Size([count])), None
+    precise = drawable(d)
+    with torch.no_grad(), seeded(base_seed(seed), "ensemble", device=reference(d).device):
+        return precise.sample(torch.Size([count])), None
 
 
 @ensemble.register(Empirical)

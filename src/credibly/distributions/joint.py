@@ -23,7 +23,7 @@ from credibly.distributions.moments import entropy
 from credibly.distributions.operations import Operation
 from credibly.distributions.rows import Change, rebuild
 from credibly.distributions.survival import survival
-from credibly.distributions.targets import any_draw, inside_support
+from credibly.distributions.targets import any_draw, inside_support, refusal
 
 __all__ = ["dirichlet_log_prob", "elements", "multivariate_normal_log_prob"]
 
@@ -104,6 +104,19 @@ def _(d: MultivariateNormal, others: Sequence[Any], change: Change) -> Distribut
 @inside_support.register(Dirichlet)
 def _(d: Dirichlet, targets: Tensor) -> Tensor:  # noqa: ARG001
     return any_draw(_on_open_simplex(targets, ROUNDING[targets.dtype]), targets.dim() - 1)
+
+
+@refusal.register(Dirichlet)
+def _(d: Dirichlet, targets: Tensor, inside: Tensor) -> str:  # noqa: ARG001
+    row = int((~inside).nonzero()[0, 0])
+    shares = targets[row]
+    beyond = shares[shares <= 0]
+    what = (
+        f"row {row} holds the share {float(beyond[0]):g}"
+        if len(beyond)
+        else f"row {row} sums to {float(shares.sum(dtype=torch.float64)):.6g}"
+    )
+    return f"{what}, outside the support of Dirichlet: shares above 0 that sum to 1"
 
 
 def _on_open_simplex(y: Tensor, rounding: float) -> Tensor:

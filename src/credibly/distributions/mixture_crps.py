@@ -2,23 +2,30 @@
 
 Of Gaussians it is closed: E|X - y| - E|X - X'|/2, the latter over all pairs of draws (Eric Grimit, Tilmann Gneiting,
 Veronica Berrocal, Nicholas Johnson, "The continuous ranked probability score for circular variables and its
-application to mesoscale forecast ensemble verification", 2006). Of others it is integrated from the mixture's cdf.
+application to mesoscale forecast ensemble verification", 2006). Of others it is integrated from the mixture's cdf, and
+of counts summed.
 """
 
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Independent, Normal
+from torch.distributions import Beta, Dirichlet, Distribution, Independent, Normal, StudentT
 
 from credibly.core.errors import NotSupportedError
 from credibly.distributions.classes import class_probs
 from credibly.distributions.crps import crps, expected_distance, integrated
+from credibly.distributions.crps_numeric import cheap_density, outline
+from credibly.distributions.cumulative import icdf
+from credibly.distributions.density import element_log_prob
 from credibly.distributions.kinds import base_of, kind
 from credibly.distributions.mixture import MixturePredictive, in_row_chunks, weighted_mean
+from credibly.distributions.mixture_count_crps import count_mixture_crps
 from credibly.distributions.operations import Operation
 
 __all__ = ["gaussian_parameters"]
+
+LOWER_TAIL = 1e-3
 
 
 @crps.register(MixturePredictive)
@@ -30,7 +37,7 @@ def _(d: MixturePredictive, y: Tensor) -> Tensor:
     try:
         gaussian_parameters(d.components)
     except NotSupportedError:
-        return integrated(d, y)
+        return count_mixture_crps(d, y) if kind(d) == "count" else integrated(d, y)
     return in_row_chunks(d, y, _crps_gaussian, per_row=d.num_draws**2)
 
 
@@ -66,3 +73,38 @@ def _crps_gaussian(d: MixturePredictive, y: Tensor) -> Tensor:
     between = torch.hypot(scale.unsqueeze(1), scale.unsqueeze(0))
     near = expected_distance(loc.unsqueeze(1) - loc.unsqueeze(0), between)
     return far - weighted_mean(d, weighted_mean(d, near)) / 2
+
+
+@outline.register(MixturePredictive)
+def _(d: MixturePredictive, levels: Tensor) -> Tensor:
+    """The draws' quantiles: the outermost in the tails, their mean between."""
+    axis = -2 - len(d.event_shape)
+
+    def bounds(part: MixturePredictive, some: Tensor) -> Tensor:
+        each = icdf.formula(part.components, some.unsqueeze(axis))
+        each = each[:, part.log_weights > float("-inf")]
+        inner = torch.where(some > 1 - LOWER_TAIL, each.amax(axis), each.mean(axis))
+        return torch.where(some < LOWER_TAIL, each.amin(axis), inner)
+
+    return in_row_chunks(d, levels, bounds)
+
+
+@Operation
+def _has_dear_cdf(d: Distribution) -> bool:  # noqa: ARG001
+    """Whether the cdf is an incomplete beta function, and the density smooth."""
+    return False
+
+
+@_has_dear_cdf.register(Beta, Dirichlet, StudentT)
+def _(d: Distribution) -> bool:  # noqa: ARG001
+    return True
+
+
+@cheap_density.register(MixturePredictive)
+def _(d: MixturePredictive, x: Tensor) -> Tensor | None:
+    return in_row_chunks(d, x, _density) if _has_dear_cdf(base_of(d)) else None
+
+
+def _density(d: MixturePredictive, x: Tensor) -> Tensor:
+    axis = -2 - len(d.event_shape)
+    return weighted_mean(d, element_log_prob(d.components, x.unsqueeze(axis)).exp(), axis)

@@ -9,6 +9,7 @@ import math
 from typing import Any, NoReturn
 
 import torch
+from scipy.special import zeta
 from torch import Tensor
 from torch.distributions import (
     Bernoulli,
@@ -37,6 +38,8 @@ __all__ = ["entropy", "entropy_of_counts", "mean", "variance"]
 
 BLOCK = 1024  # counts that are summed at once
 LONGEST_SUM = 2**24
+_SMALL_INVERSE = 1e-3
+_WEIBULL_SERIES = tuple((-1) ** n * (2**n - 2) / n * float(zeta(n)) for n in range(2, 8))
 LARGE_RATE = 100.0  # from here on the expansion of Poisson's entropy is exact to the last digits
 NO_MOMENTS = "class indices are names, not numbers; use `probs` or class_log_probs(d)"
 
@@ -122,10 +125,14 @@ def _(d: StudentT) -> Tensor:
 
 @variance.register(Weibull)
 def _(d: Weibull) -> Tensor:
-    """mean^2 (Gamma(1 + 2/k) / Gamma(1 + 1/k)^2 - 1), whose difference is small for large k."""
+    """mean^2 (Gamma(1 + 2/k) / Gamma(1 + 1/k)^2 - 1); for large k the difference of logarithms by its power series."""
     inverse = 1 / d.concentration.double()
     log_mean = torch.lgamma(1 + inverse)
-    excess = torch.expm1(torch.lgamma(1 + 2 * inverse) - 2 * log_mean)
+    tail = torch.zeros_like(inverse)
+    for coefficient in reversed(_WEIBULL_SERIES):
+        tail = inverse * tail + coefficient
+    direct = torch.lgamma(1 + 2 * inverse) - 2 * log_mean
+    excess = torch.expm1(torch.where(inverse < _SMALL_INVERSE, inverse**2 * tail, direct))
     return ((d.scale.double() * torch.exp(log_mean)) ** 2 * excess).to(d.scale.dtype)
 
 

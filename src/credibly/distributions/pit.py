@@ -22,7 +22,7 @@ from credibly.distributions.operations import Operation, elementwise
 from credibly.distributions.quantiles import QuantileForecast
 from credibly.distributions.targets import match_values
 
-__all__ = ["cdf_below", "draw_cdf_limits"]
+__all__ = ["cdf_below", "cdf_limits", "draw_cdf_limits"]
 
 
 @elementwise(match_values)
@@ -86,6 +86,27 @@ def _(d: QuantileForecast, value: Tensor) -> Tensor:
     """P(Y < y) = 1 - P(-Y <= -y), and -Y is a quantile forecast too."""
     mirrored = QuantileForecast(1 - d.levels.flip(0), -d.values.flip(-1))
     return 1 - cdf.formula(mirrored, -value)
+
+
+@Operation
+def cdf_limits(d: Distribution, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Between which bounds the transform of a value lies: F(value-) and F(value), unless F is known in parts only.
+
+    Args:
+        d: a distribution with a cdf.
+        value: checked values, (rows, *event_shape).
+    """
+    return cdf_below(d, value), cdf(d, value)
+
+
+@cdf_limits.register(QuantileForecast)
+def _(d: QuantileForecast, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Beyond the outer quantiles the transform is only known to lie below the first level, or above the last."""
+    below, above = value < d.values[..., 0], value > d.values[..., -1]
+    inner = torch.minimum(torch.maximum(value, d.values[..., 0]), d.values[..., -1])
+    lower, upper = cdf_below.formula(d, inner), cdf.formula(d, inner)
+    lower = torch.where(below, 0.0, torch.where(above, d.levels[-1], lower))
+    return lower, torch.where(below, d.levels[0], torch.where(above, 1.0, upper))
 
 
 @Operation

@@ -123,8 +123,11 @@ class Predictive(Distribution):
 
         Raises:
             NotFiniteError: the prediction holds NaN.
+            ValueError: a negative shape.
         """
         size = torch.Size((shape,) if isinstance(shape, int) else tuple(shape))
+        if any(length < 0 for length in size):
+            raise ValueError(f"`shape` must hold whole numbers, 0 or more; got {shape}")
         with torch.no_grad(), seeded(base_seed(seed), "predict", device=reference(self).device):
             some = size if size.numel() else torch.Size([1])  # torch cannot draw 0 classes
             precise = drawable(self)

@@ -22,7 +22,6 @@ ContinuousFunction: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Gives a function and its derivative at x."""
 
 MAX_STEPS = 200
-MAX_HALVINGS = 1100  # of all float64 numbers
 
 
 def solve_continuous(
@@ -107,13 +106,12 @@ def solve_counts(cdf: Callable[[Tensor], Tensor], q: Tensor, lower: Tensor, uppe
         upper: whole numbers with F(upper) >= q.
     """
     low, high = broadcast(lower, upper)
-    for _ in range(MAX_HALVINGS):  # beyond 2^53 whole numbers have gaps, and the last one cannot be halved
-        if not bool((low < high).any()):
-            break
+    while bool((low < high).any()):
         middle = torch.floor(low + (high - low) / 2)
         enough = cdf(middle) >= q
-        low, high = (
-            torch.where(enough, low, torch.minimum(middle + 1, high)),
-            torch.where(enough, middle, high),
-        )
+        before = low, high
+        low = torch.where(enough, low, torch.minimum(middle + 1, high))
+        high = torch.where(enough, middle, high)
+        if torch.equal(low, before[0]) and torch.equal(high, before[1]):
+            break  # beyond 2^53 whole numbers have gaps, and the last one cannot be halved
     return low

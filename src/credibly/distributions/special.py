@@ -244,7 +244,10 @@ def _beta_tail(a: Tensor, b: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def _lower_beta(a: Any, b: Any, x: Any, y: Any) -> Any:
-    return np.where(x <= 0.5, scipy.special.betainc(a, b, x), scipy.special.betaincc(b, a, y))
+    value, near = np.empty_like(x), x <= 0.5
+    scipy.special.betainc(a, b, x, out=value, where=near)
+    scipy.special.betaincc(b, a, y, out=value, where=~near)
+    return value
 
 
 def _batched(info: Any, in_dims: Any, *tensors: Tensor) -> list[Tensor]:

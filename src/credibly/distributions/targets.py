@@ -4,11 +4,12 @@ Torch broadcasts a target of shape (n,) against outputs of shape (n, 1) to (n, n
 at -5 above one at 0. Here both stop with an error that names what was expected and what came.
 """
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Categorical, Distribution, Independent, constraints
+from torch.distributions import Binomial, Categorical, Distribution, Independent, constraints
 
 from credibly.core.checks import as_tensor, check_finite
 from credibly.core.errors import ShapeError, SupportError
@@ -24,6 +25,8 @@ __all__ = [
     "match_observed",
     "match_targets",
     "match_values",
+    "outside_trials",
+    "refusal",
     "target_shape",
 ]
 
@@ -110,7 +113,7 @@ def match_observed(d: Distribution, y: ArrayLike) -> Tensor:
     return match_targets(d, y)
 
 
-def _shaped(name: str, values: Tensor, d: Distribution) -> Tensor:
+def _shaped(name: str, values: Tensor, d: Distribution, *, grids: bool = False) -> Tensor:
     expected = target_shape(d)
     if values.shape == expected:
         return values
@@ -120,28 +123,50 @@ def _shaped(name: str, values: Tensor, d: Distribution) -> Tensor:
     if values.shape[:-1] == expected and kind(d) == "class":
         advice = "; class targets are indices, not one-hot rows or probabilities: pass argmax(-1)"
     alternatives = f"{tuple(expected)}" + (f" or {(*expected, 1)}" if len(expected) == 1 else "")
+    if grids:
+        ones, whole = (", ".join(str(size) for size in sizes) for sizes in ((1,) * len(expected), expected))
+        alternatives += f", or that of a grid, (k, {ones}) for k values at every row, or (k, {whole})"
     raise ShapeError(f"`{name}` must have shape {alternatives}; got {tuple(values.shape)}{advice}")
 
 
 def _class_indices(targets: Tensor, d: Distribution) -> Tensor:
     whole = targets.to(torch.int64)
     if targets.is_floating_point() and bool((whole != targets).any()):
-        _refuse_target(d, float(targets[whole != targets][0]))
+        raise SupportError(_describe_refusal(base_of(d), float(targets[whole != targets][0])))
     return whole
 
 
 def _check_support(d: Distribution, targets: Tensor) -> None:
     inside = inside_support(d, targets)
     if not bool(inside.all()):
-        _refuse_target(d, targets[~inside].reshape(-1)[0].item())
+        raise SupportError(refusal(base_of(d), targets, inside))
 
 
-def _refuse_target(d: Distribution, value: float) -> None:
-    base = base_of(d)
+@Operation
+def refusal(d: Distribution, targets: Tensor, inside: Tensor) -> str:
+    """What to say of targets of which some lie outside the support of the innermost distribution."""
+    return _describe_refusal(d, targets[~inside].reshape(-1)[0].item())
+
+
+@refusal.register(Binomial)
+def _(d: Binomial, targets: Tensor, inside: Tensor) -> str:
+    """Bounds that depend on the row are named with it."""
+    place = tuple((~inside.broadcast_to(targets.shape)).nonzero()[0].tolist())
+    total = d.total_count.broadcast_to(broadcast_shape(d.total_count.shape, targets.shape))
+    total = total.reshape(-1, *targets.shape).amax(0)
+    return outside_trials(float(targets[place]), place[0], float(total[place]))
+
+
+def outside_trials(value: float, row: int, total: float) -> str:
+    """What to say of a target that cannot be a number of successes out of `total`, which is infinite if not known."""
+    last = "" if math.isinf(total) else f" to {total:g}, its number of trials"
+    advice = "; pass successes, not proportions" if 0 < value < 1 else ""
+    return f"target {value:g} in row {row} lies outside the support of Binomial: whole numbers from 0{last}{advice}"
+
+
+def _describe_refusal(d: Distribution, value: float) -> str:
     advice = "; classes are indices, and interop.ClassLabels maps other labels to them" if kind(d) == "class" else ""
-    raise SupportError(
-        f"target {value:g} lies outside the support of {type(base).__name__}: {_describe(d.support)}{advice}"
-    )
+    return f"target {value:g} lies outside the support of {type(d).__name__}: {_describe(d.support)}{advice}"
 
 
 def _describe(support: Any) -> str:
@@ -152,6 +177,8 @@ def _describe(support: Any) -> str:
     bounds = [getattr(element, name, None) for name in ("lower_bound", "upper_bound")]
     if any(isinstance(bound, Tensor) and bound.numel() > 1 for bound in bounds):
         return f"{noun} within bounds that depend on the row"
+    if isinstance(element, constraints.greater_than):
+        return f"{noun} above {bounds[0]:g}"
     lower, upper = (None if bound is None else f"{float(bound):g}" for bound in bounds)
     if lower is not None and upper is not None:
         return f"{noun} from {lower} to {upper}"
@@ -163,8 +190,9 @@ def match_values(d: Distribution, y: ArrayLike) -> Tensor:
 
     Args:
         d: the distribution.
-        y: one number for all rows; one for every row, as in `match_targets`; or a grid (..., rows,
-            *event_shape).
+        y: one number for all rows; one for every row, as in `match_targets`; or a grid (..., rows, *event_shape).
+            The rows, or all axes of a grid's rows, may be of size 1: (k, 1) asks every one of n rows for k values.
+            (n, 1) against n rows is one value a row.
 
     Raises:
         ShapeError: another shape.
@@ -177,8 +205,13 @@ def match_values(d: Distribution, y: ArrayLike) -> Tensor:
     expected = target_shape(d)
     if values.dim() == 0:
         return values.expand(expected)
-    grid = values.dim() > len(expected) and values.shape[values.dim() - len(expected) :] == expected
-    return values if grid else _shaped("values", values, d)
+    tail = values.shape[values.dim() - len(expected) :] if values.dim() > len(expected) else None
+    if tail == expected:
+        return values
+    for_all_rows = tail is not None and tail == (1,) * len(expected) and values.shape != (*expected, 1)
+    if for_all_rows:
+        return values.expand(*values.shape[: values.dim() - len(expected)], *expected)
+    return _shaped("values", values, d, grids=True)
 
 
 def match_levels(d: Distribution, q: ArrayLike) -> Tensor:

@@ -30,7 +30,7 @@ from credibly.distributions.drawing import drawable
 from credibly.distributions.kinds import kind
 from credibly.distributions.moments import entropy, mean, variance
 from credibly.distributions.roots import solve_counts
-from credibly.distributions.rows import Change, rebuild
+from credibly.distributions.rows import Change, rebuild, to
 from credibly.distributions.shapes import broadcast
 from credibly.distributions.survival import survival
 from credibly.distributions.targets import inside_support
@@ -95,8 +95,8 @@ class ZeroInflated(Distribution):
     def variance(self) -> Tensor:
         """The variance."""
         zero, counted = torch.sigmoid(self.zero_logits.double()), torch.sigmoid(-self.zero_logits.double())
-        squared = mean(self.base).double() ** 2  # overflows in single precision
-        return (counted * (variance(self.base).double() + zero * squared)).to(self.zero_logits.dtype)
+        base = to(self.base, dtype=torch.float64)  # squares overflow in single precision
+        return (counted * (variance(base) + zero * mean(base) ** 2)).to(self.zero_logits.dtype)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The log probability, -inf outside the support."""

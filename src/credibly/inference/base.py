@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
@@ -27,6 +28,7 @@ from credibly.core.randomness import derived_seed
 from credibly.core.typing import Inputs, Params
 from credibly.model import Model
 from credibly.posteriors.base import Posterior
+from credibly.training.objective import counted
 
 __all__ = ["InferenceMethod", "Problem", "Start", "prepare"]
 
@@ -130,19 +132,44 @@ def prepare(
     lazy = [name for name, p in model.named_parameters() if isinstance(p, UninitializedParameter)]
     if lazy:
         raise ValueError(f"the weights {lazy} are not initialised yet; run a batch through the network first")
+    if model.offset is None and model.likelihood.elements()[0].needs_offset:
+        raise ValueError(
+            f"{type(model.likelihood).__name__} needs each row's number of trials, which the network does not give: pass "
+            "it as one of the inputs and name it, Model(..., offset=key or position)"
+        )
     own = with_transforms_of(model, start)
     source = read(own, data, batch_size, seed)
     fitted = begin(own.fitted(source), start)
     held_out = None if validation is None else read(fitted, validation, batch_size, derived_seed(seed, "validation"))
+    _check_counted(source)
     first = take_rows(source.first().inputs, slice(0, 2))
     template = fitted.dry_run(first)
 
     def on_network_side(batch: Data) -> Data:
-        return fitted.standardize(fitted.matched(batch, template))
+        matched = fitted.matched(batch, template)
+        if fitted.offset is not None:
+            _check_offset(fitted, matched)
+        return fitted.standardize(matched)
 
     return Problem(
         fitted, source.map(on_network_side), None if held_out is None else held_out.map(on_network_side), first
     )
+
+
+def _check_counted(source: Source) -> None:
+    """Something must be there to learn from; a loader's rows are not known before they come."""
+    if isinstance(source, ArraySource) and not bool((counted(source.data) > 0).any()):
+        what = "`mask` leaves no target present" if source.data.weights is None else "no present target has `weights` > 0"
+        raise ValueError(f"the training data must have at least one target that counts; {what}")
+
+
+def _check_offset(model: Model, data: Data) -> None:
+    """Targets of whole rows against their offsets; of those with missing elements, when they are scored."""
+    rows = torch.arange(data.num_rows, device=data.targets.device)
+    if data.mask is not None:
+        rows = rows[data.mask.reshape(data.num_rows, -1).all(1)]
+    offset = data.inputs[model.offset]
+    model.likelihood.check_offset(data.targets[rows], offset[rows])
 
 
 def read(model: Model, data: Any, batch_size: int | None = None, seed: int = 0) -> Source:

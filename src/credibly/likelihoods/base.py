@@ -37,6 +37,8 @@ class Likelihood(nn.Module, ABC):
     """
 
     num_outputs: int
+    needs_offset: bool = False
+    """Whether part of what it reads comes through `Model(offset=...)` rather than from the network."""
     has_density: ClassVar[bool] = True
     """False for a training head, which has a loss and no density."""
 
@@ -147,6 +149,14 @@ class Likelihood(nn.Module, ABC):
 
         By default everything in the support can be; a density that is 0 or infinite at the end of its support, whatever
         the outputs are, is a reason to refuse.
+        """
+
+    def check_offset(self, targets: Tensor, offset: Tensor) -> None:
+        """Raise a SupportError where a target is impossible beside its row's offset. By default none is.
+
+        Args:
+            targets: present ones, as `match_targets` returns them.
+            offset: of the same rows.
         """
 
     def check_outputs(self, outputs: Tensor) -> None:

@@ -14,8 +14,9 @@ from torch import Tensor, distributions
 from torch.distributions import Distribution
 
 from credibly.core.checks import check_count
-from credibly.core.errors import ShapeError
+from credibly.core.errors import ShapeError, SupportError
 from credibly.core.typing import ArrayLike
+from credibly.distributions.targets import outside_trials
 from credibly.likelihoods.base import Likelihood
 from credibly.likelihoods.elements import blocks, joined, joint_density
 from credibly.likelihoods.offsets import matching_offset
@@ -32,14 +33,14 @@ class Binomial(Likelihood):
             `Model(..., offset=...)`, (rows,) or (rows, num_targets). The likelihood then reads `2 * num_targets`
             outputs: logits, which the network gives, and numbers of trials, which are put behind them.
 
-    Where rows have their own numbers, a target above its row's is found when it is scored (its log probability is
-    -inf), not when the targets are first read.
+    A target that is no whole number, below 0 or above its row's number of trials is refused.
     """
 
     def __init__(self, num_targets: int = 1, *, num_trials: int | None = None) -> None:
         super().__init__()
         self.num_targets = check_count("num_targets", num_targets)
         self.num_trials = None if num_trials is None else check_count("num_trials", num_trials)
+        self.needs_offset = num_trials is None
         self.num_outputs = num_targets if num_trials is not None else 2 * num_targets
 
     def parameters_of(self, outputs: Tensor) -> dict[str, Tensor]:
@@ -91,12 +92,28 @@ class Binomial(Likelihood):
             outputs = torch.cat([logits, torch.full_like(logits, torch.inf)], -1)
         return super().match_targets(targets, outputs)
 
+    def check_offset(self, targets: Tensor, offset: Tensor) -> None:
+        """Refuse a number of successes above its row's number of trials."""
+        if self.num_trials is not None:
+            return
+        trials = offset.reshape(len(targets), -1).expand(-1, self.num_targets).reshape(targets.shape)
+        above = targets > trials
+        if bool(above.any()):
+            place = tuple(above.nonzero()[0].tolist())
+            raise SupportError(outside_trials(float(targets[place]), place[0], float(trials[place])))
+
     def check_outputs(self, outputs: Tensor) -> None:
         """Raise a ShapeError unless the last axis has `num_outputs` entries."""
         if self.num_trials is None and outputs.dim() > 0 and outputs.shape[-1] == self.num_targets:
             raise ShapeError(
                 "Binomial(num_trials=None) needs each row's number of trials as an input that is not given to the "
                 "network: Model(..., offset=key or position); or give one number for all rows: num_trials=10"
+            )
+        if self.num_trials is None and outputs.dim() > 0 and outputs.shape[-1] > self.num_outputs:
+            raise ShapeError(
+                f"Binomial(num_trials=None) reads {self.num_targets} outputs of the network, logits, and as many "
+                "numbers of trials, which are not outputs but an input, Model(..., offset=key or position); with the "
+                f"offset they are {tuple(outputs.shape)}"
             )
         super().check_outputs(outputs)
 

@@ -78,6 +78,6 @@ class Dirichlet(Likelihood):
             return super().match_targets(targets, outputs)
         except SupportError as error:
             raise SupportError(
-                f"{error}; shares must lie above 0 and sum to 1 in every row. Zeros have no density: put a small share "
-                "in their place and divide each row by its sum, y = (y + e) / (1 + e * num_classes)"
+                f"{error}; zeros have no density: put a small share in their place and divide each row by its sum, "
+                "y = (y + e) / (1 + e * num_classes)"
             ) from None

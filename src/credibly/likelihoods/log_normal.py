@@ -11,6 +11,8 @@ from torch import Tensor, distributions
 from torch.distributions import Distribution
 
 from credibly.core.checks import check_count, check_positive
+from credibly.core.errors import SupportError
+from credibly.core.typing import ArrayLike
 from credibly.likelihoods.base import Likelihood
 from credibly.likelihoods.elements import (
     blocks,
@@ -72,3 +74,13 @@ class LogNormal(Likelihood):
         """Itself, where targets are only divided: both parameters are predicted on the network's side."""
         refuse_shift("LogNormal", loc)
         return LogNormal(self.num_targets, min_scale=self.min_scale)
+
+    def match_targets(self, targets: ArrayLike, outputs: Tensor) -> Tensor:
+        """As for every likelihood; a refusal says what to do about zeros."""
+        try:
+            return super().match_targets(targets, outputs)
+        except SupportError as error:
+            raise SupportError(
+                f"{error}; 0 has no density: model the zeros apart (a Bernoulli for "
+                "whether there is anything, a LogNormal for how much), or add half the smallest unit of measurement"
+            ) from None

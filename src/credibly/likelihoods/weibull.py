@@ -15,6 +15,8 @@ from torch import Tensor, distributions
 from torch.distributions import Distribution
 
 from credibly.core.checks import check_count, check_positive
+from credibly.core.errors import SupportError
+from credibly.core.typing import ArrayLike
 from credibly.likelihoods.base import Likelihood
 from credibly.likelihoods.elements import (
     blocks,
@@ -82,3 +84,13 @@ class Weibull(Likelihood):
         """Itself, where targets are only divided: both parameters are predicted on the network's side."""
         refuse_shift("Weibull", loc)
         return Weibull(self.num_targets, min_concentration=self.min_concentration)
+
+    def match_targets(self, targets: ArrayLike, outputs: Tensor) -> Tensor:
+        """As for every likelihood; a refusal says what to do about zeros."""
+        try:
+            return super().match_targets(targets, outputs)
+        except SupportError as error:
+            raise SupportError(
+                f"{error}; 0 has no density: model the zeros apart (a Bernoulli for "
+                "whether it begins at all, a Weibull for how long), or add half the smallest unit of time"
+            ) from None

@@ -16,12 +16,13 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from credibly.core.checks import check_count
-from credibly.core.errors import NotSupportedError, ShapeError
+from credibly.core.errors import NotSupportedError
 from credibly.core.typing import ArrayLike
 from credibly.distributions.crps import crps
 from credibly.distributions.empirical import Empirical, ensemble, fair_crps
 from credibly.distributions.kinds import kind
 from credibly.distributions.targets import match_targets
+from credibly.metrics.mean_score import mean_score
 
 __all__ = ["crps_ensemble", "crps_ensemble_rows", "energy_score", "energy_score_rows"]
 
@@ -41,7 +42,7 @@ def crps_ensemble(draws: ArrayLike, targets: ArrayLike, *, fair: bool = False) -
         NotFiniteError: NaN or infinite draws or targets.
         ValueError: no draws, or for the fair form a single one.
     """
-    return _mean(crps_ensemble_rows(draws, targets, fair=fair), "crps_ensemble")
+    return mean_score(crps_ensemble_rows(draws, targets, fair=fair), "crps_ensemble")
 
 
 def crps_ensemble_rows(draws: ArrayLike, targets: ArrayLike, *, fair: bool = False) -> Tensor:
@@ -75,7 +76,7 @@ def energy_score(
         ValueError: no draws, or for the fair form a single one; `num_draws` for draws that are given.
         NotSupportedError: classes, a distribution that cannot be sampled, or the fair form of weighted draws.
     """
-    return _mean(energy_score_rows(predicted, targets, num_draws=num_draws, fair=fair, seed=seed), "energy_score")
+    return mean_score(energy_score_rows(predicted, targets, num_draws=num_draws, fair=fair, seed=seed), "energy_score")
 
 
 def energy_score_rows(
@@ -124,9 +125,3 @@ def _energy(
     far = torch.cdist(draws, targets, compute_mode=exact).squeeze(-1) @ weights
     near = torch.cdist(draws, draws, compute_mode=exact) @ weights @ weights
     return far - correction * near / 2
-
-
-def _mean(rows: Tensor, name: str) -> Tensor:
-    if not len(rows):
-        raise ShapeError(f"{name} needs at least one row; `predicted` and `targets` are empty")
-    return rows.mean()

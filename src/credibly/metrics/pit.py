@@ -8,6 +8,9 @@ If the prediction is true, the transform F(y) is uniform on [0, 1] wherever F is
 is uniform again (Czado, Gneiting, Held, "Predictive Model Assessment for Count Data", 2009). F(y) alone is not: for
 Poisson(1.5) its mean is 0.6215. Weights for each row, such as those of Pareto-smoothed importance sampling, give the
 transform under the leave-one-out predictive: F_i(y_i) = sum over draws of w_si F(y_i | draw s).
+
+A forecast of quantiles knows F between its outer levels alone. Beyond its lowest quantile, at level q, the transform is
+u q, and above the highest 1 - (1 - u)(1 - q): if the quantiles are true, the whole is uniform again.
 """
 
 import torch
@@ -18,8 +21,7 @@ from credibly.core.checks import as_tensor, check_finite
 from credibly.core.errors import ShapeError
 from credibly.core.randomness import Stream, base_seed
 from credibly.core.typing import ArrayLike
-from credibly.distributions.cumulative import cdf
-from credibly.distributions.pit import cdf_below, draw_cdf_limits
+from credibly.distributions.pit import cdf_limits, draw_cdf_limits
 from credibly.distributions.targets import match_targets
 
 __all__ = ["pit", "pit_limits"]
@@ -61,6 +63,8 @@ def pit_limits(
 ) -> tuple[Tensor, Tensor]:
     """F(y-) and F(y) of every target, each (rows, *event_shape), float64; equal where F does not jump.
 
+    Of a quantile forecast, beyond its outer quantiles, 0 and the lowest level, or the highest level and 1.
+
     Args:
         predicted: as in `pit`.
         targets: what came.
@@ -69,7 +73,7 @@ def pit_limits(
     matched = match_targets(predicted, targets)
     values = matched if matched.is_floating_point() else matched.to(torch.float64)
     if log_weights is None:
-        below, at = cdf_below(predicted, values).double(), cdf(predicted, values).double()
+        below, at = (limit.double() for limit in cdf_limits(predicted, values))
     else:
         below, at = _weighted_limits(predicted, values, log_weights)
     check_finite("predicted", at)

@@ -29,6 +29,7 @@ from credibly.core.typing import ArrayLike
 from credibly.distributions.cumulative import icdf
 from credibly.distributions.kinds import kind
 from credibly.distributions.targets import match_targets
+from credibly.metrics.mean_score import mean_score
 
 __all__ = [
     "interval_score",
@@ -50,10 +51,11 @@ def pinball(predicted: Distribution, targets: ArrayLike, levels: ArrayLike) -> T
 
     Raises:
         ShapeError: no rows, or levels of another shape.
+        NotFiniteError: a score is NaN.
         ValueError: a level outside (0, 1), or none.
         NotSupportedError: classes, or a distribution without quantiles.
     """
-    return _mean(pinball_rows(predicted, targets, levels), "pinball")
+    return mean_score(pinball_rows(predicted, targets, levels), "pinball")
 
 
 def pinball_rows(predicted: Distribution, targets: ArrayLike, levels: ArrayLike) -> Tensor:
@@ -78,10 +80,11 @@ def interval_score(predicted: Distribution, targets: ArrayLike, coverage: float)
 
     Raises:
         ShapeError: no rows, or targets of another shape.
+        NotFiniteError: a score is NaN.
         ValueError: a coverage outside [0, 1).
         NotSupportedError: classes, or a distribution without quantiles.
     """
-    return _mean(interval_score_rows(predicted, targets, coverage), "interval_score")
+    return mean_score(interval_score_rows(predicted, targets, coverage), "interval_score")
 
 
 def interval_score_rows(predicted: Distribution, targets: ArrayLike, coverage: float) -> Tensor:
@@ -101,10 +104,11 @@ def weighted_interval_score(predicted: Distribution, targets: ArrayLike, coverag
 
     Raises:
         ShapeError: no rows, or targets of another shape.
+        NotFiniteError: a score is NaN.
         ValueError: a coverage outside (0, 1), or twice the same.
         NotSupportedError: classes, or a distribution without quantiles.
     """
-    return _mean(weighted_interval_score_rows(predicted, targets, coverages), "weighted_interval_score")
+    return mean_score(weighted_interval_score_rows(predicted, targets, coverages), "weighted_interval_score")
 
 
 def weighted_interval_score_rows(predicted: Distribution, targets: ArrayLike, coverages: Iterable[float]) -> Tensor:
@@ -122,7 +126,8 @@ def _interval_scores(predicted: Distribution, y: Tensor, coverage: Fraction) -> 
     lower = _quantile(predicted, float((1 - coverage) / 2))
     upper = _quantile(predicted, float((1 + coverage) / 2))
     penalty = float(2 / (1 - coverage))
-    return (upper - lower) + penalty * ((lower - y).clamp(min=0) + (y - upper).clamp(min=0))
+    width = torch.where(lower == upper, 0.0, upper - lower)  # ends may meet at infinity
+    return width + penalty * ((lower - y).clamp(min=0) + (y - upper).clamp(min=0))
 
 
 def _quantile(predicted: Distribution, level: float) -> Tensor:
@@ -161,9 +166,3 @@ def _distinct(coverages: Iterable[float]) -> list[Fraction]:
 
 def _over_outputs(values: Tensor) -> Tensor:
     return values.unsqueeze(-1).flatten(1).mean(1)
-
-
-def _mean(rows: Tensor, name: str) -> Tensor:
-    if not len(rows):
-        raise ShapeError(f"{name} needs at least one row; `predicted` and `targets` are empty")
-    return rows.mean()

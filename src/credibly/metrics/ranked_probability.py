@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from credibly.core.errors import ShapeError
 from credibly.core.typing import ArrayLike
 from credibly.distributions.class_rows import class_log_prob_blocks
 from credibly.distributions.targets import match_targets
+from credibly.metrics.mean_score import mean_score
 
 __all__ = ["ranked_probability_rows", "ranked_probability_score"]
 
@@ -38,10 +38,7 @@ def ranked_probability_rows(predicted: Distribution, targets: ArrayLike) -> Tens
 
 def ranked_probability_score(predicted: Distribution, targets: ArrayLike) -> Tensor:
     """The mean ranked probability score, between 0 and the number of classes minus 1; smaller is better."""
-    rows = ranked_probability_rows(predicted, targets)
-    if not rows.numel():
-        raise ShapeError("a mean score needs at least one row; `predicted` and `targets` are empty")
-    return rows.mean()
+    return mean_score(ranked_probability_rows(predicted, targets), "ranked_probability_score")
 
 
 def _rows(log_probs: Tensor, targets: Tensor) -> Tensor:

@@ -90,6 +90,7 @@ def error_spread(predicted: Distribution, targets: ArrayLike, *, num_bins: int =
     Raises:
         ShapeError: there are no rows.
         ValueError: a variance is 0 or infinite.
+        NotFiniteError: a mean or a variance is NaN.
     """
     rows = _variance_and_error(predicted, targets)
     if not len(rows):
@@ -107,6 +108,8 @@ def _variance_and_error(predicted: Distribution, targets: ArrayLike) -> Tensor:
     if not bool(((variance > 0) & variance.isfinite()).all()):
         raise ValueError("`predicted` must have finite variances above 0: the error is compared with them")
     error = (functions.mean(predicted).double() - matched.double()).square()
+    if bool(error.isnan().any()):
+        raise NotFiniteError(f"`predicted` must have means; {int(error.isnan().sum())} of {error.numel()} are NaN")
     shape = (len(error), error.shape[1:].numel())
     return torch.stack([variance.reshape(shape), error.reshape(shape)], 1)
 

@@ -128,6 +128,17 @@ class Posterior(ABC):
             raise NotSupportedError(f"{type(self).__name__} stores no draws of weights; leave `draw` out")
         return self._copy(prior)
 
+    def as_prior(self, *, dense: bool = False) -> Prior:  # noqa: ARG002
+        """This posterior as the prior of the next fit; see `WeightPosterior.as_prior`.
+
+        Raises:
+            NotSupportedError: the posterior is not one over weights.
+        """
+        raise NotSupportedError(
+            f"as_prior is not available for {type(self).__name__}, which has no density over weights; fit a method that "
+            "gives a spread of weights, such as inference.Ensemble with 2 or more members"
+        )
+
     def _copy(self, prior: Prior | None) -> Model:
         model = copy.deepcopy(self.model)
         if prior is not None:
@@ -175,7 +186,7 @@ class WeightPosterior(Posterior):
         if self.num_stored < 2:
             raise NotSupportedError(
                 f"{type(self).__name__} holds one set of weights, which has no spread and cannot serve as a prior; fit "
-                "a method that gives a spread, such as inference.Ensemble with 2 or more members, or Laplace"
+                "a method that gives a spread, such as inference.Ensemble with 2 or more members"
             )
         draws = self.sample(self.num_stored)
         return GaussianPrior.from_draws({k: v for k, v in draws.items() if k.startswith("net.")}, dense=dense)

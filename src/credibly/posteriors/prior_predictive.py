@@ -38,6 +38,11 @@ def prior_predictive(
         NotSupportedError: a prior from which nothing can be drawn: a flat one, over weights or over what the
             likelihood learns.
     """
+    if not isinstance(model, Model):
+        raise TypeError(
+            f"`model` must be a Model(net, likelihood, prior); got {type(model).__name__}. A posterior's is "
+            "posterior.model, or posterior.to_model()"
+        )
     base = base_seed(seed)
     draws = prior_draws(model, num_draws, seed=base)
     read = model.read_inputs(inputs)
@@ -81,4 +86,5 @@ def _drawn(option: str, prior: Prior, like: Params, num_draws: int, seed: int) -
     try:
         return prior.sample(like, num_draws, seed=seed)
     except NotSupportedError as error:
-        raise NotSupportedError(f"the model's `{option}` cannot be drawn from: {error}") from error
+        example = f"Model(..., {option}=priors.Normal(...))"
+        raise NotSupportedError(f"the model's `{option}` cannot be drawn from: {error}, such as {example}") from error

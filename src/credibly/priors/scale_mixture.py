@@ -9,7 +9,7 @@ densities themselves are 0 in floating point, keeps its finite pull -w / max(s)^
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, distributions
@@ -33,6 +33,9 @@ class ScaleMixture(FactorisedPrior):
 
     def __init__(self, scales: Sequence[float], weights: Sequence[float] | None = None) -> None:
         super().__init__()
+        for name, values in (("scales", scales), ("weights", weights)):
+            if values is not None and not isinstance(values, Iterable):
+                raise TypeError(f"`{name}` must be a list of numbers, one a component; got {values!r}")
         self.scales = tuple(check_positive("scales", float(scale)) for scale in scales)
         if not self.scales:
             raise ValueError("`scales` must hold at least one standard deviation; got none")

@@ -1,0 +1,320 @@
+r"""Regions for several targets at once: boxes and ellipsoids that hold the whole vector.
+
+A box comes from the largest of the targets' own scores, score(y) = max_j s_j(y_j), and its region is the product of
+their intervals at one threshold; standardised residuals make the targets comparable. `BonferroniBox` gives each of D
+targets its own threshold at coverage 1 - (1 - c)/D instead: no unit is needed, but it is conservative, and infinite
+with fewer than D/(1 - c) - 1 calibration rows.
+
+An ellipsoid comes from the Mahalanobis distance, score(y) = sqrt((y - mu)^T Sigma^-1 (y - mu)), with the predicted
+covariance of every row or one for all ("Conformal Uncertainty Sets for Robust Optimization", Johnstone, Cox, 2021;
+"Ellipsoidal conformal inference for Multi-Target Regression", Messoudi, Destercke, Rousseau, 2022).
+"""
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from credibly.conformal.base import ConformalPredictor, Score
+from credibly.conformal.bonferroni import part_coverage
+from credibly.conformal.interval_score import IntervalScore, one_limit_a_row, without_nan
+from credibly.conformal.intervals import Intervals
+from credibly.conformal.region import Region
+from credibly.conformal.residual import StandardizedResidual
+from credibly.core.checks import as_tensor, check_finite
+from credibly.core.errors import NotFiniteError, NotSupportedError, ShapeError
+from credibly.core.typing import ArrayLike
+from credibly.distributions.covariance import covariance
+from credibly.distributions.kinds import kind
+from credibly.distributions.moments import mean
+from credibly.distributions.targets import match_targets
+
+__all__ = ["BonferroniBox", "BonferroniBoxPredictor", "Box", "Boxes", "Ellipsoid", "Ellipsoids", "TargetScore"]
+
+
+@dataclass(frozen=True, eq=False)
+class Boxes(Region):
+    """A box for every row, closed. Make one with `Boxes.between`.
+
+    Attributes:
+        lower: lower ends, (rows, targets), float64; NaN where the box is empty.
+        upper: upper ends, likewise.
+        empty: whether the box contains nothing, (rows,), bool.
+    """
+
+    lower: Tensor
+    upper: Tensor
+    empty: Tensor
+
+    @classmethod
+    def between(cls, lower: Tensor, upper: Tensor) -> "Boxes":
+        """The boxes with these ends; empty where no real number lies between those of one target."""
+        empty = ((lower > upper) | (lower == math.inf) | (upper == -math.inf)).any(-1)
+        crossed = empty.unsqueeze(-1)
+        return cls(lower.masked_fill(crossed, math.nan), upper.masked_fill(crossed, math.nan), empty)
+
+    @property
+    def width(self) -> Tensor:
+        """The length of every side, (rows, targets): 0 where the box is empty."""
+        return (self.upper - self.lower).masked_fill(self.empty.unsqueeze(-1), 0.0)
+
+    @property
+    def volume(self) -> Tensor:
+        """The volume of each box, (rows,): 0 with a side of length 0, else infinite with an infinite one."""
+        sides = self.width
+        return sides.prod(-1).masked_fill((sides == 0).any(-1), 0.0)
+
+    def contains(self, targets: ArrayLike) -> Tensor:
+        """Whether each row's target lies in its box, (rows,), bool.
+
+        Raises:
+            ShapeError: `targets` is not (rows, targets).
+            NotFiniteError: NaN or infinite targets.
+        """
+        values = _vectors(targets, self.lower)
+        return ((self.lower <= values) & (values <= self.upper)).all(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class Ellipsoids(Region):
+    """An ellipsoid for every row, closed: all y with |L^-1 (y - centre)| <= radius.
+
+    Attributes:
+        centre: (rows, targets), float64.
+        scale_tril: the lower triangular L with covariance L L^T, (rows, targets, targets), float64.
+        radius: (rows,), float64; below 0 where the region is empty.
+    """
+
+    centre: Tensor
+    scale_tril: Tensor
+    radius: Tensor
+
+    @property
+    def empty(self) -> Tensor:
+        """Whether the region contains nothing, (rows,), bool."""
+        return self.radius < 0
+
+    @property
+    def volume(self) -> Tensor:
+        """The volume of each ellipsoid, (rows,): that of the unit ball, times radius^D, times det L."""
+        size = self.centre.shape[-1]
+        log_ball = size / 2 * math.log(math.pi) - math.lgamma(size / 2 + 1)
+        log_det = self.scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return (log_ball + log_det + size * self.radius.clamp(min=0).log()).exp()
+
+    def contains(self, targets: ArrayLike) -> Tensor:
+        """Whether each row's target lies in its ellipsoid, (rows,), bool.
+
+        Raises:
+            ShapeError: `targets` is not (rows, targets).
+            NotFiniteError: NaN or infinite targets.
+        """
+        values = _vectors(targets, self.centre).to(torch.float64)
+        return _mahalanobis(self.centre, self.scale_tril, values) <= self.radius
+
+
+@dataclass(frozen=True)
+class Box(Score[Boxes]):
+    """The largest of the targets' scores; the region is the product of their intervals.
+
+    Args:
+        of: the score of one target. Give it units that make targets comparable, as the default does.
+    """
+
+    of: IntervalScore = field(default_factory=StandardizedResidual)
+
+    def score(self, predicted: Distribution, targets: ArrayLike, u: Tensor | None = None) -> Tensor:
+        """The largest score of every row, (rows,); see `Score.score`.
+
+        Raises:
+            NotSupportedError: `predicted` is about classes, or not about a vector.
+        """
+        anchors = _vector_anchors(self.of, predicted)
+        values = match_targets(predicted, as_tensor(targets)).to(torch.float64)
+        return self.of.of_values(anchors, values).amax(-1)
+
+    def region(self, predicted: Distribution, thresholds: ArrayLike, u: Tensor | None = None) -> Boxes:
+        """The box of every row; see `Score.region`.
+
+        Raises:
+            NotSupportedError: `predicted` is about classes, or not about a vector.
+        """
+        anchors = _vector_anchors(self.of, predicted)
+        limits = one_limit_a_row(thresholds, len(anchors[0]), anchors[0].device)
+        return Boxes.between(*self.of.ends(anchors, limits.unsqueeze(-1)))
+
+
+@dataclass(frozen=True)
+class TargetScore(Score[Intervals]):
+    """The score of one target of several, by itself.
+
+    Args:
+        of: the score.
+        index: which target.
+    """
+
+    of: IntervalScore
+    index: int
+
+    def score(self, predicted: Distribution, targets: ArrayLike, u: Tensor | None = None) -> Tensor:
+        """The score of every row's target at the index, (rows,); `targets` are all of them, (rows, targets)."""
+        anchors = _vector_anchors(self.of, predicted)
+        values = match_targets(predicted, as_tensor(targets)).to(torch.float64)
+        return self.of.of_values(anchors, values)[:, self.index]
+
+    def region(self, predicted: Distribution, thresholds: ArrayLike, u: Tensor | None = None) -> Intervals:
+        """The interval of the target at the index, for every row."""
+        anchors = tuple(anchor[:, self.index] for anchor in _vector_anchors(self.of, predicted))
+        return Intervals.between(
+            *self.of.ends(anchors, one_limit_a_row(thresholds, len(anchors[0]), anchors[0].device))
+        )
+
+
+@dataclass(frozen=True)
+class BonferroniBox:
+    """A box with a threshold for every target, each at coverage 1 - (1 - c)/D. A recipe like a `Score`.
+
+    Args:
+        of: the score of one target.
+    """
+
+    of: IntervalScore = field(default_factory=StandardizedResidual)
+
+    def calibrate(
+        self,
+        predicted: Distribution,
+        targets: ArrayLike,
+        *,
+        groups: ArrayLike | None = None,
+        weights: ArrayLike | None = None,
+        difficulty: ArrayLike | None = None,
+    ) -> "BonferroniBoxPredictor":
+        """Score held-out rows, every target by itself; see `Score.calibrate`."""
+        _check_vector(type(self).__name__, predicted)
+        scores = [TargetScore(self.of, j) for j in range(predicted.event_shape[0])]
+        return BonferroniBoxPredictor(
+            targets=tuple(
+                score.calibrate(predicted, targets, groups=groups, weights=weights, difficulty=difficulty)
+                for score in scores
+            )
+        )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class BonferroniBoxPredictor:
+    """Calibrated targets.
+
+    Attributes:
+        targets: the predictor of every target.
+    """
+
+    targets: tuple[ConformalPredictor[Intervals], ...]
+
+    def predict(
+        self,
+        predicted: Distribution,
+        coverage: float = 0.9,
+        *,
+        groups: ArrayLike | None = None,
+        weights: ArrayLike | None = None,
+        difficulty: ArrayLike | None = None,
+    ) -> Boxes:
+        """The boxes that hold all targets with the given coverage; see `ConformalPredictor.predict`."""
+        level = part_coverage(coverage, len(self.targets))
+        sides = [
+            target.predict(predicted, level, groups=groups, weights=weights, difficulty=difficulty)
+            for target in self.targets
+        ]
+        lower = torch.stack([side.lower.masked_fill(side.empty, math.inf) for side in sides], -1)
+        upper = torch.stack([side.upper.masked_fill(side.empty, -math.inf) for side in sides], -1)
+        return Boxes.between(lower, upper)
+
+
+@dataclass(frozen=True)
+class Ellipsoid(Score[Ellipsoids]):
+    """The Mahalanobis distance from the predicted mean; the region is an ellipsoid.
+
+    Args:
+        covariance: None is the predicted covariance of every row; a matrix, as nested tuples, holds for all rows.
+    """
+
+    covariance: tuple[tuple[float, ...], ...] | None = None
+
+    def score(self, predicted: Distribution, targets: ArrayLike, u: Tensor | None = None) -> Tensor:
+        """The distance of every row's target, (rows,); see `Score.score`.
+
+        Raises:
+            NotSupportedError: `predicted` is about classes, not about a vector, or without a known covariance.
+            ValueError: a covariance that is not positive definite.
+        """
+        centre, scale_tril = self._shape_of(predicted)
+        return _mahalanobis(centre, scale_tril, match_targets(predicted, as_tensor(targets)).to(torch.float64))
+
+    def region(self, predicted: Distribution, thresholds: ArrayLike, u: Tensor | None = None) -> Ellipsoids:
+        """The ellipsoid of every row; see `Score.region`.
+
+        Raises:
+            NotSupportedError: `predicted` is about classes, not about a vector, or without a known covariance.
+            ValueError: a covariance that is not positive definite.
+        """
+        centre, scale_tril = self._shape_of(predicted)
+        return Ellipsoids(centre, scale_tril, one_limit_a_row(thresholds, len(centre), centre.device))
+
+    def _shape_of(self, predicted: Distribution) -> tuple[Tensor, Tensor]:
+        _check_vector(type(self).__name__, predicted)
+        centre = without_nan("mean", mean(predicted), predicted)
+        if self.covariance is None:
+            matrices = covariance(predicted).detach().to(torch.float64)
+        else:
+            matrices = torch.tensor(self.covariance, dtype=torch.float64, device=centre.device)
+        needed = (*centre.shape, centre.shape[-1])
+        if matrices.shape not in (needed, needed[1:]):
+            raise ShapeError(f"`covariance` must have shape {needed[1:]}; got {tuple(matrices.shape)}")
+        return centre, _cholesky(matrices).expand(needed)
+
+
+def _cholesky(matrices: Tensor) -> Tensor:
+    if not bool(matrices.isfinite().all()):
+        raise NotFiniteError("the covariance must be finite")
+    factors: Tensor
+    factors, failed = torch.linalg.cholesky_ex(matrices)
+    if bool((failed > 0).any()):
+        raise ValueError(f"the covariance must be positive definite; {int((failed > 0).sum())} matrices are not")
+    return factors
+
+
+def _mahalanobis(centre: Tensor, scale_tril: Tensor, values: Tensor) -> Tensor:
+    """The length of L^-1 (y - centre), by forward substitution over the targets: rows do not touch each other."""
+    away, solved = values - centre, list[Tensor]()
+    for j in range(centre.shape[-1]):
+        rest = away[:, j]
+        for i, known in enumerate(solved):
+            rest = rest - scale_tril[:, j, i] * known
+        solved.append(rest / scale_tril[:, j, j])
+    total = torch.zeros_like(away[:, 0])
+    for each in solved:
+        total = torch.hypot(total, each)
+    return total
+
+
+def _vector_anchors(score: IntervalScore, predicted: Distribution) -> tuple[Tensor, ...]:
+    score.check_numbers(predicted)
+    _check_vector("Box", predicted)
+    return score.anchors(predicted)
+
+
+def _check_vector(name: str, predicted: Distribution) -> None:
+    if kind(predicted) == "class" or len(predicted.event_shape) != 1:
+        raise NotSupportedError(
+            f"{name} needs a vector of numbers a row; `predicted` is about a {kind(predicted)} target with event_shape "
+            f"{tuple(predicted.event_shape)}: use AbsoluteResidual for a number, LAC or APS for a class"
+        )
+
+
+def _vectors(targets: ArrayLike, like: Tensor) -> Tensor:
+    values = as_tensor(targets, device=like.device)
+    if values.shape != like.shape:
+        raise ShapeError(f"`targets` must have shape {tuple(like.shape)}; got {tuple(values.shape)}")
+    return check_finite("targets", values)

@@ -1,0 +1,1 @@
+"""Conformal prediction over time: thresholds that move with what was seen, as pure state machines."""

@@ -1,0 +1,91 @@
+"""Scores that never fall as the probability of the class falls, and so need no table of all classes.
+
+Such a score is one formula over the place of a class among the others of its row, and u, one number in [0, 1] a row
+for all of its classes. A target's place takes no sort. A region takes the sorted values of the row: the formula at
+a position, as if nothing were tied and u were 0, is at most the score of the last class that stands there, and at
+least the score of every larger value. The first position whose bound does not exceed the threshold therefore names
+the one value that needs to be looked at; more probable classes are in the set, less probable ones are not.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.distributions import Distribution
+
+from credibly.conformal.class_score import ClassScore
+from credibly.conformal.standing import SortedRows, Standing, Unsorted
+from credibly.distributions.class_rows import class_mass_blocks
+
+__all__ = ["RankedScore", "on_grid"]
+
+
+class RankedScore(ClassScore):
+    """A score by the place of a class in its row. A frozen dataclass of options.
+
+    Attributes:
+        randomized: whether each row draws its own u, which makes the coverage exact; else u = 1 for all rows, in
+            calibration and prediction alike.
+    """
+
+    randomized: bool
+
+    @property
+    def uses_uniforms(self) -> bool:
+        """Whether `score` and `region` read `u`."""
+        return self.randomized
+
+    @abstractmethod
+    def formula(self, place: Standing, u: Tensor) -> Tensor:
+        """The scores of the classes that stand there. It must not fall as the mass or the rank reached grows."""
+
+    def values(self, probs: Tensor) -> Tensor:
+        """What classes are ordered by and what masses add up, (rows, classes): their probabilities."""
+        return probs
+
+    def impossible(self, num_classes: int) -> float | None:
+        """The score of classes of probability 0, at least that of any other; None for what the formula says."""
+        return None
+
+    def blocks(self, predicted: Distribution) -> Iterator[tuple[slice, Tensor]]:
+        """Some rows at a time, with their class probabilities, (rows, classes), float64."""
+        return class_mass_blocks(predicted)
+
+    def table(self, probs: Tensor, u: Tensor) -> Tensor:
+        """The scores of all classes, (rows, classes)."""
+        values = self.values(probs)
+        return self._with_impossible(self.formula(SortedRows(values).at(values), u), probs, probs.shape[-1])
+
+    def of_targets(self, probs: Tensor, targets: Tensor, u: Tensor) -> Tensor:
+        """The scores of one class a row, without a sort."""
+        values = self.values(probs)
+        scores = self.formula(Unsorted(values, values.gather(-1, targets)), u)
+        return self._with_impossible(scores, probs.gather(-1, targets), probs.shape[-1])
+
+    def members(self, probs: Tensor, thresholds: Tensor, u: Tensor) -> Tensor:
+        """Whether each class's score is at most its threshold; `thresholds` broadcast to (rows, classes)."""
+        if thresholds.shape[-1] != 1:
+            return self.table(probs, u) <= thresholds
+        values = self.values(probs)
+        rows = SortedRows(values)
+        first = (self.formula(rows.positions(), u) > thresholds).sum(-1, keepdim=True)
+        cutoff = F.pad(rows.ordered, (0, 1), value=torch.inf).gather(-1, first)
+        included = self.formula(rows.at(cutoff), u) <= thresholds
+        inside = values >= torch.where(included, cutoff, torch.nextafter(cutoff, cutoff.new_tensor(torch.inf)))
+        last = self.impossible(probs.shape[-1])
+        if last is None:
+            return inside
+        if bool((cutoff == 0).any()):
+            inside &= probs > 0
+        return inside | (thresholds >= last)
+
+    def _with_impossible(self, scores: Tensor, probs: Tensor, num_classes: int) -> Tensor:
+        last = self.impossible(num_classes)
+        return scores if last is None else scores.masked_fill(probs == 0, last)
+
+
+def on_grid(probs: Tensor) -> Tensor:
+    """The probabilities rounded to multiples of 2^-52, which add up exactly: 1 + p has no finer ones."""
+    return (probs + 1).sub_(1)

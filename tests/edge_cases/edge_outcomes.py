@@ -1,0 +1,46 @@
+"""What an edge case may lead to: a sound value, or an error that the library raises itself and documents."""
+
+import dataclasses
+import traceback
+from pathlib import Path
+
+import torch
+
+import credibly
+from credibly.core.errors import CrediblyError
+
+OWN = str(Path(credibly.__file__).parent)
+
+
+def outcome(action):
+    """The value of an action, or its error; anything that is no documented error passes through as it is.
+
+    Documented is a CrediblyError, ValueError or TypeError that the library raises itself: one that comes out of torch,
+    numpy or scipy was not thought of.
+    """
+    try:
+        return action()
+    except (CrediblyError, ValueError, TypeError) as error:
+        raised_by = traceback.extract_tb(error.__traceback__)[-1].filename
+        if not raised_by.startswith(OWN):
+            raise
+        assert "`" in str(error) or isinstance(error, CrediblyError), f"no argument is named: {error}"
+        return error
+
+
+def tensors(value):
+    """The tensors in a result."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, float):
+        yield torch.tensor(value)
+    elif isinstance(value, (tuple, list)):
+        for part in value:
+            yield from tensors(part)
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from tensors(getattr(value, field.name))
+
+
+def holds_nan(value):
+    return any(bool(part.isnan().any()) for part in tensors(value) if part.is_floating_point())
