@@ -17,6 +17,7 @@ from benchmarks import (
     interval,
     mc_dropout,
     pvalues,
+    temperature,
 )
 from benchmarks.harness import Benchmark, Fact, run
 
@@ -33,6 +34,7 @@ BENCHMARKS: dict[str, tuple[Parts, ...]] = {
     "interval": (interval.parts,),
     "aps": (aps.parts,),
     "pvalues": (pvalues.parts,),
+    "temperature": (temperature.parts,),
     "import": (import_time.parts,),
 }
 

@@ -8,7 +8,7 @@ from benchmarks.harness import Benchmark, Fact, Peer
 from credibly import calibration, distributions
 
 NUM_ROWS, NUM_CLASSES = 50_000, 1000
-TOLERANCE = 1e-7  # of the slope of the mean negative log likelihood in log T: what float32 sums can resolve
+TOLERANCE = 1e-7  # of the slope of the mean negative log likelihood in log T
 MOST_PASSES = 10
 
 
@@ -23,12 +23,17 @@ def _slope(logits: torch.Tensor, targets: torch.Tensor, temperature: float) -> f
 
 
 def parts() -> Iterator[Benchmark | Fact]:
-    """From logits to the temperature, by us and by torch's L-BFGS with a strong Wolfe line search over log T."""
+    """From logits to the temperature, by us and by torch's L-BFGS with a strong Wolfe line search over log T.
+
+    The peer has its logits in float64, made before it is timed: in float32 its line search stalls before the slope is
+    as small as asked for, which at this size left T wrong by 4e-4. Ours reads the float32 logits.
+    """
     generator = torch.Generator().manual_seed(0)
     true = 1.5 * torch.randn(NUM_ROWS, NUM_CLASSES, generator=generator)
     targets = torch.multinomial(true.softmax(-1), 1, generator=generator).squeeze(1)
     logits = 2.5 * true
     del true
+    wide = logits.double()
     predicted = distributions.from_logits(logits)
     recipe = calibration.TemperatureScaling(tolerance=TOLERANCE)
 
@@ -36,7 +41,7 @@ def parts() -> Iterator[Benchmark | Fact]:
         return recipe.fit(predicted, targets).temperature
 
     def peer() -> float:
-        log_temperature = torch.zeros((), requires_grad=True)
+        log_temperature = torch.zeros((), dtype=torch.float64, requires_grad=True)
         optimizer = torch.optim.LBFGS(
             [log_temperature],
             lr=1.0,
@@ -48,7 +53,7 @@ def parts() -> Iterator[Benchmark | Fact]:
 
         def closure() -> torch.Tensor:
             optimizer.zero_grad()
-            loss = torch.nn.functional.cross_entropy(logits / log_temperature.exp(), targets)
+            loss = torch.nn.functional.cross_entropy(wide / log_temperature.exp(), targets)
             loss.backward()
             return loss
 
@@ -56,10 +61,10 @@ def parts() -> Iterator[Benchmark | Fact]:
         return float(log_temperature.detach().exp())
 
     def check(temperature: float, others: dict[str, float]) -> None:
-        """Both are at the minimum; the peer as well as its float32 sums allow."""
-        assert abs(_slope(logits, targets, temperature)) <= 2 * TOLERANCE
-        for other in others.values():
-            assert abs(temperature / other - 1) < 1e-4, f"temperatures differ: {temperature} and {other}"
+        """Both reached the same slope."""
+        for found in (temperature, *others.values()):
+            slope = _slope(logits, targets, found)
+            assert abs(slope) <= 2 * TOLERANCE, f"T = {found} leaves a slope of {slope:.1e}"
 
     yield Benchmark(
         name="temperature",

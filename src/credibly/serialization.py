@@ -27,6 +27,7 @@ _FORMAT = 1
 _PUBLIC = (
     "calibration",
     "conformal",
+    "decision",
     "distributions",
     "inference",
     "likelihoods",

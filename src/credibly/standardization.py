@@ -13,9 +13,9 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from credibly.core.checks import check_finite
+from credibly.core.checks import as_tensor, check_finite
 from credibly.core.errors import ShapeError
-from credibly.core.typing import Inputs
+from credibly.core.typing import ArrayLike, Inputs
 
 __all__ = ["InputsRecipe", "InputsStandardization", "Standardization", "Standardize", "fit_inputs"]
 
@@ -40,9 +40,9 @@ class Standardize:
         if 0 not in self.axes:
             raise ValueError(f"`axes` must hold 0, the rows; got {self.axes}")
 
-    def fit(self, values: Tensor | Iterable[Tensor], *, name: str = "values") -> "Standardization":
-        """The transform fitted to one tensor, or to batches of one as they come. Sums are kept in float64."""
-        batches = [values] if isinstance(values, Tensor) else values
+    def fit(self, values: ArrayLike | Iterable[ArrayLike], *, name: str = "values") -> "Standardization":
+        """The transform fitted to one tensor or array, or to batches of one as they come. Sums are kept in float64."""
+        batches = map(as_tensor, [values] if hasattr(values, "__array__") else values)
         count, mean, squares, shift = 0, None, None, None
         dtype = torch.get_default_dtype()
         for batch in batches:
@@ -115,18 +115,18 @@ class Standardization(nn.Module):
         self.register_buffer("scale", scale.detach().clone())
 
     def forward(self, values: Tensor) -> Tensor:
-        """Standardised values.
+        """Standardised values, in the dtype of floating values.
 
         Raises:
             ShapeError: rows of another shape than those that were fitted, which would broadcast.
         """
         self._check_row(values)
-        return (values - self.loc) / self.scale
+        return _as_given((values - self.loc) / self.scale, values)
 
     def inverse(self, values: Tensor) -> Tensor:
         """Values in their own units."""
         self._check_row(values)
-        return self.loc + self.scale * values
+        return _as_given(self.loc + self.scale * values, values)
 
     def _check_row(self, values: Tensor) -> None:
         fitted, row = self.loc.shape, values.shape[1:]
@@ -145,6 +145,11 @@ class Standardization(nn.Module):
             and torch.equal(self.loc, other.loc)
             and torch.equal(self.scale, other.scale)
         )
+
+
+def _as_given(result: Tensor, values: Tensor) -> Tensor:
+    """A transform fitted to float64 arrays does not make float64 of a float32 network's values."""
+    return result.to(values.dtype) if values.is_floating_point() else result
 
 
 InputsRecipe: TypeAlias = Standardize | Standardization | Mapping[str | int, Standardize | Standardization]

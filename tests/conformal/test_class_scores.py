@@ -106,6 +106,19 @@ def test_inversion_on_random_rows(score, dtype, device):
     assert_inverse(score, Categorical(logits=logits[:, :1]), 1, u)
 
 
+@pytest.mark.parametrize("scale", [0.5, 5.0, 50.0])
+def test_sets_of_many_classes_are_their_table(score, scale):
+    # 300 classes: where few of them can be in a set, only those are sorted
+    generator = torch.Generator().manual_seed(4)
+    logits = (scale * torch.randn(60, 300, generator=generator)).mul(2).round().div(2)  # some are tied
+    predicted, u = Categorical(logits=logits), torch.rand(60, generator=generator, dtype=torch.float64)
+    table = score.scores_of_classes(predicted, u)
+    limits = table.gather(-1, torch.randint(300, (60, 1), generator=generator)).squeeze(-1)
+    for q in (limits, limits.median(), limits.min(), 0.3, 0.9, 0.999, 1.0, 1 - 2.0**-52):
+        members = score.region(predicted, q, u).members
+        assert torch.equal(members, table <= torch.as_tensor(q, dtype=torch.float64).reshape(-1, 1))
+
+
 def by_definition(name, p, v):
     """The score of every class of one row, from the papers' formulas in rational arithmetic; no ties in p."""
     order = sorted(range(len(p)), key=lambda k: -p[k])

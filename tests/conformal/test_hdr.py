@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from torch.distributions import (
@@ -115,6 +115,7 @@ def test_far_and_narrow_components_are_found():
     assert middles == pytest.approx([-1e6, 0.0, 1000.0, 1000.01], abs=1e-6)
 
 
+@settings(max_examples=12)
 @given(
     st.integers(0, 10_000),
     st.integers(1, 6),
@@ -176,7 +177,9 @@ def test_a_distribution_without_an_entry():
     gumbel = Gumbel(torch.zeros(2, **F64), 1.0)
     with pytest.raises(NotSupportedError, match="icdf"):
         HighestDensity().region(gumbel, 2.0)
-    twin = Twin(torch.zeros(1, **F64), torch.full((1,), 3.0, **F64))  # its quantiles, those of a wide normal, are a grid
+    twin = Twin(
+        torch.zeros(1, **F64), torch.full((1,), 3.0, **F64)
+    )  # its quantiles, those of a wide normal, are a grid
     assert HighestDensity().region(twin, 2.6).num_pieces.tolist() == [2]
 
 

@@ -276,8 +276,8 @@ def test_what_the_likelihood_learns_is_drawn_where_it_has_a_prior():
     drawn = to_arviz(posterior, data(), params="likelihood.*", prior_predictive=30, seed=0).prior
     assert len(np.unique(drawn["likelihood.log_scale"])) == 30
     flat = fitted("map")
-    kept = to_arviz(flat, data(), params="likelihood.*", prior_predictive=30, seed=0)
-    assert len(np.unique(kept.prior["likelihood.log_scale"])) == 1
+    with pytest.raises(NotSupportedError, match=r"noise_prior=priors.Normal\(...\)"):
+        to_arviz(flat, data(), prior_predictive=30, seed=0)
     assert "prior" not in to_arviz(flat, data())
 
 
@@ -289,3 +289,16 @@ def test_a_prior_without_distributions_is_refused():
             to_arviz(posterior, data(), prior_predictive=5)
     with pytest.raises(ValueError, match="prior_predictive"):
         to_arviz(fitted("map"), data(), prior_predictive=-1)
+
+
+def test_censored_targets_are_observed_as_two_bounds():
+    x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
+    lower = x[:, 0].exp()
+    upper = torch.where(x[:, 1] > 0, lower, torch.inf)
+    model = Model(torch.nn.Linear(3, 2), likelihoods.Censored(likelihoods.Weibull()), priors.Normal())
+    bounds = torch.stack([lower, upper], -1)
+    posterior = inference.MAP(num_epochs=1).fit(model, (x, bounds), seed=0)
+    observed = to_arviz(posterior, (x, bounds), seed=0).observed_data
+    assert set(observed.data_vars) == {"targets_lower", "targets_upper"}
+    np.testing.assert_array_equal(observed["targets_lower"], lower)
+    np.testing.assert_array_equal(observed["targets_upper"], upper)

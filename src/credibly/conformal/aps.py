@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from credibly.conformal.ranked_score import RankedScore, on_grid
+from credibly.conformal.ranked_score import RankedScore, least_probability, on_grid
 from credibly.conformal.standing import Standing
 
 __all__ = ["APS"]
@@ -38,6 +38,10 @@ class APS(RankedScore):
     def values(self, probs: Tensor) -> Tensor:
         """The probabilities, rounded so that their sums are exact."""
         return on_grid(probs)
+
+    def least_value(self, thresholds: Tensor, num_classes: int) -> Tensor:
+        """No class is in a set of less mass than lies above it."""
+        return least_probability(thresholds, num_classes)
 
     def formula(self, place: Standing, u: Tensor) -> Tensor:
         """The mass above plus u times the mass tied."""

@@ -19,7 +19,7 @@ from credibly.conformal.class_score import ClassScore
 from credibly.conformal.standing import SortedRows, Standing, Unsorted
 from credibly.distributions.class_rows import class_mass_blocks
 
-__all__ = ["RankedScore", "on_grid"]
+__all__ = ["RankedScore", "least_probability", "on_grid"]
 
 
 class RankedScore(ClassScore):
@@ -49,6 +49,10 @@ class RankedScore(ClassScore):
         """The score of classes of probability 0, at least that of any other; None for what the formula says."""
         return None
 
+    def least_value(self, thresholds: Tensor, num_classes: int) -> Tensor | None:
+        """A value below which no class of the row can be in the set, (rows, 1); None if nothing is known."""
+        return None
+
     def blocks(self, predicted: Distribution) -> Iterator[tuple[slice, Tensor]]:
         """Some rows at a time, with their class probabilities, (rows, classes), float64."""
         return class_mass_blocks(predicted)
@@ -69,7 +73,7 @@ class RankedScore(ClassScore):
         if thresholds.shape[-1] != 1:
             return self.table(probs, u) <= thresholds
         values = self.values(probs)
-        rows = SortedRows(values)
+        rows = SortedRows(values, self._num_candidates(values, thresholds))
         first = (self.formula(rows.positions(), u) > thresholds).sum(-1, keepdim=True)
         cutoff = F.pad(rows.ordered, (0, 1), value=torch.inf).gather(-1, first)
         included = self.formula(rows.at(cutoff), u) <= thresholds
@@ -81,9 +85,25 @@ class RankedScore(ClassScore):
             inside &= probs > 0
         return inside | (thresholds >= last)
 
+    def _num_candidates(self, values: Tensor, thresholds: Tensor) -> int | None:
+        """The largest number of classes of a row that can be in its set: only they have to be sorted."""
+        least = self.least_value(thresholds, values.shape[-1])
+        if least is None or not values.numel():
+            return None
+        return max(1, int((values >= least).sum(-1).max()))
+
     def _with_impossible(self, scores: Tensor, probs: Tensor, num_classes: int) -> Tensor:
         last = self.impossible(num_classes)
         return scores if last is None else scores.masked_fill(probs == 0, last)
+
+
+def least_probability(thresholds: Tensor, num_classes: int) -> Tensor:
+    """What a class must have for the mass above it to be at most the threshold.
+
+    It and the less probable ones together have 1 less the threshold, and none of them has more than it. The factor
+    makes up for the rounding of the quotient and of the sum of the row.
+    """
+    return (1 - thresholds) / num_classes * (1 - 2.0**-30)
 
 
 def on_grid(probs: Tensor) -> Tensor:

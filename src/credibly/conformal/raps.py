@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.distributions import Distribution
 
-from credibly.conformal.ranked_score import RankedScore, on_grid
+from credibly.conformal.ranked_score import RankedScore, least_probability, on_grid
 from credibly.conformal.ranks import threshold
 from credibly.conformal.standing import Standing
 from credibly.conformal.top_k import TopK
@@ -91,6 +91,10 @@ class RAPS(RankedScore):
     def values(self, probs: Tensor) -> Tensor:
         """The probabilities, rounded so that their sums are exact."""
         return on_grid(probs)
+
+    def least_value(self, thresholds: Tensor, num_classes: int) -> Tensor:
+        """No class is in a set of less mass than lies above it."""
+        return least_probability(thresholds, num_classes)
 
     def formula(self, place: Standing, u: Tensor) -> Tensor:
         """The APS score plus the price of the rank."""

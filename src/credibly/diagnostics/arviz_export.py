@@ -93,7 +93,7 @@ def to_arviz(
             "prior": _posterior_group(prior, params, prior_predictive, own),
             "prior_predictive": over_rows(drawn),
         }
-    groups["observed_data"] = dataset(_observed_by_name(posterior, rows, name), ("row",), labels)
+    groups["observed_data"] = dataset(_observed_by_name(posterior, rows, num_draws, name), ("row",), labels)
     if constant_data:
         groups["constant_data"] = dataset(_named(rows.data.inputs), ("row",), labels)
     return arviz_object(groups)
@@ -104,11 +104,11 @@ def _posterior_group(posterior: Posterior, params: Chosen, num_draws: int, seed:
     return chains_dataset({name: value.unsqueeze(0) for name, value in chosen.items()})
 
 
-def _observed_by_name(posterior: Posterior, rows: Rows, name: str) -> dict[str, Tensor]:
+def _observed_by_name(posterior: Posterior, rows: Rows, num_draws: int, name: str) -> dict[str, Tensor]:
     """The targets; of censored ones, which have an axis of bounds beyond their event, the two bounds."""
     observed = _observed(rows)
     first = rows.data.take(slice(0, 1)).inputs
-    event = posterior.predict(first, num_draws=1, seed=0).event_shape
+    event = posterior.predict(first, num_draws=num_draws, seed=0).event_shape
     if observed.dim() == len(event) + 1:
         return {name: observed}
     return {f"{name}_lower": observed[..., 0], f"{name}_upper": observed[..., 1]}

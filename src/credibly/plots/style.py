@@ -46,7 +46,7 @@ def quiet(ax: Axes) -> None:
 def shared_top(ax: Axes, top: float) -> float:
     """The top of the y axis: at least this, and no lower than what other Axes that share it already show."""
     others = [other for other in ax.get_shared_y_axes().get_siblings(ax) if other is not ax and other.has_data()]
-    return max([top, *(other.get_ylim()[1] for other in others)])
+    return max([top, *(float(other.get_ylim()[1]) for other in others)])
 
 
 def make_room(ax: Axes, *, top: float, bottom: float, left: float = 0.0, right: float = 0.0) -> None:
