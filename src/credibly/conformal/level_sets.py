@@ -87,7 +87,7 @@ def level_sets_of_counts(d: Distribution, log_level: Tensor) -> tuple[Tensor, Te
     )
     first, last = first.ceil(), last.floor()
     parts = [
-        _runs(select(d, [row]), log_level[row], first[row], last[row], row)
+        _runs(d, log_level, first[row], last[row], row)
         for row in (~whole & (first <= last)).nonzero().squeeze(-1).tolist()
     ]
     rows = whole.nonzero().squeeze(-1)
@@ -97,9 +97,9 @@ def level_sets_of_counts(d: Distribution, log_level: Tensor) -> tuple[Tensor, Te
 
 def _runs(d: Distribution, log_level: Tensor, first: Tensor, last: Tensor, row: int) -> tuple[Tensor, Tensor, Tensor]:
     counts = torch.arange(int(first), int(last) + 1, dtype=torch.float64, device=first.device)
-    values = _event(d, counts.unsqueeze(-1))
-    inside = safe_log_prob.formula(d, values).reshape(-1) >= log_level
-    edges = torch.nn.functional.pad(inside.to(torch.int8), (1, 1)).diff()
+    copies = select(d, torch.full((len(counts),), row))
+    inside = _log_density(copies, counts) >= log_level[row]
+    edges = torch.nn.functional.pad(inside.flatten().to(torch.int8), (1, 1)).diff()
     lower, upper = counts[edges[:-1] == 1], counts[edges[1:] == -1]
     return torch.full_like(lower, row, dtype=torch.int64), lower, upper
 

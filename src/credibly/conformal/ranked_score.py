@@ -11,7 +11,6 @@ from abc import abstractmethod
 from collections.abc import Iterator
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Distribution
 
@@ -75,7 +74,8 @@ class RankedScore(ClassScore):
         values = self.values(probs)
         rows = SortedRows(values, self._num_candidates(values, thresholds))
         first = (self.formula(rows.positions(), u) > thresholds).sum(-1, keepdim=True)
-        cutoff = F.pad(rows.ordered, (0, 1), value=torch.inf).gather(-1, first)
+        last_place = rows.ordered.shape[-1] - 1
+        cutoff = rows.ordered.gather(-1, first.clamp(max=last_place)).masked_fill_(first > last_place, torch.inf)
         included = self.formula(rows.at(cutoff), u) <= thresholds
         inside = values >= torch.where(included, cutoff, torch.nextafter(cutoff, cutoff.new_tensor(torch.inf)))
         last = self.impossible(probs.shape[-1])
@@ -83,7 +83,8 @@ class RankedScore(ClassScore):
             return inside
         if bool((cutoff == 0).any()):
             inside &= probs > 0
-        return inside | (thresholds >= last)
+        everything = thresholds >= last
+        return inside | everything if bool(everything.any()) else inside
 
     def _num_candidates(self, values: Tensor, thresholds: Tensor) -> int | None:
         """The largest number of classes of a row that can be in its set: only they have to be sorted."""

@@ -71,22 +71,26 @@ class Unsorted(Standing):
 
 
 class SortedRows:
-    """The values of every row in increasing order, with their running sums.
+    """The largest values of every row in increasing order, with their running sums.
 
     Args:
         values: of all classes, (rows, classes); not changed.
-        num_largest: how many of the largest values are asked about; what is said of others means nothing.
+        num_largest: how many of the largest values will be asked about, all without it. More may be kept.
     """
 
     def __init__(self, values: Tensor, num_largest: int | None = None) -> None:
-        self.ordered = sorted_rows(values, num_largest)
+        num_classes = values.shape[-1]
+        kept = num_classes if num_largest is None or 2 * num_largest >= num_classes else num_largest
+        ordered = sorted_rows(values, kept)
+        self.ordered = ordered[:, num_classes - kept :].contiguous()  # (rows, kept)
+        self.rest = ordered[:, : num_classes - kept].sum(-1, keepdim=True)  # the mass of the others
         self._up_to: Tensor | None = None
 
     @property
     def up_to(self) -> Tensor:
-        """The sum of the values up to each position, (rows, classes)."""
+        """The sum of all values up to each position, (rows, kept)."""
         if self._up_to is None:
-            self._up_to = self.ordered.cumsum(-1)
+            self._up_to = self.ordered.cumsum(-1).add_(self.rest)
         return self._up_to
 
     def at(self, own: Tensor) -> Standing:
@@ -94,7 +98,7 @@ class SortedRows:
         return _Within(self, own)
 
     def positions(self) -> Standing:
-        """The least place of what stands at each position, whatever u, (rows, classes)."""
+        """The least place of what stands at each position, whatever u, (rows, kept)."""
         return _Positions(self)
 
 
@@ -118,7 +122,7 @@ class _Within(Standing):
         return (self._rows.ordered.shape[-1] - self._end) + u * (self._end - self._first)
 
     def _sum_of_smallest(self, number: Tensor) -> Tensor:
-        return torch.where(number > 0, self._rows.up_to.gather(-1, (number - 1).clamp(min=0)), 0.0)
+        return torch.where(number > 0, self._rows.up_to.gather(-1, (number - 1).clamp(min=0)), self._rows.rest)
 
 
 class _Positions(Standing):
@@ -139,7 +143,7 @@ class _Positions(Standing):
         return torch.arange(last, -1, -1, dtype=torch.float64, device=self._rows.ordered.device)
 
 
-def sorted_rows(values: Tensor, num_largest: int | None = None) -> Tensor:
+def sorted_rows(values: Tensor, num_largest: int) -> Tensor:
     """The values of every row, increasing; on the CPU by numpy, several times faster, in as many threads as torch has.
 
     Args:
@@ -152,7 +156,7 @@ def sorted_rows(values: Tensor, num_largest: int | None = None) -> Tensor:
     ordered = values.clone(memory_format=torch.contiguous_format)
     threads = min(torch.get_num_threads(), 1 + ordered.numel() // _PER_THREAD)
     parts = np.array_split(ordered.numpy(), threads)
-    unsorted = 0 if num_largest is None else values.shape[-1] - num_largest
+    unsorted = values.shape[-1] - num_largest
     if threads == 1:
         _sort_in_place(parts[0], unsorted)
     else:
@@ -162,8 +166,6 @@ def sorted_rows(values: Tensor, num_largest: int | None = None) -> Tensor:
 
 
 def _sort_in_place(part: "np.ndarray[Any, Any]", unsorted: int) -> None:
-    if 2 * unsorted > part.shape[-1]:  # else one sort is as fast
+    if unsorted:
         part.partition(unsorted, axis=-1)
-        part[:, unsorted:].sort(-1)
-    else:
-        part.sort(-1)
+    part[:, unsorted:].sort(-1)

@@ -111,13 +111,13 @@ def _(d: Bernoulli, y: Tensor) -> Tensor:
 
 
 def _log(probs: Tensor) -> Tensor:
-    positive = probs > 0
-    return torch.where(positive, torch.log(torch.where(positive, probs, 1.0)), float("-inf"))
+    none = probs <= 0  # false for NaN, which stays
+    return torch.where(none, float("-inf"), torch.log(torch.where(none, 1.0, probs)))
 
 
 def _log1m(probs: Tensor) -> Tensor:
-    below = probs < 1
-    return torch.where(below, torch.log1p(-torch.where(below, probs, 0.0)), float("-inf"))
+    none = probs >= 1
+    return torch.where(none, float("-inf"), torch.log1p(-torch.where(none, 0.0, probs)))
 
 
 @safe_log_prob.register(Categorical)

@@ -1,9 +1,9 @@
 """A prediction given by quantiles at stated levels, as a quantile network makes it.
 
-Crossing quantiles are sorted. Between the levels the quantile function is interpolated linearly; beyond
-the outer ones nothing is known, and it is refused. The CRPS is twice the mean pinball loss over the levels
-(Tilmann Gneiting, Roopesh Ranjan, "Comparing Density Forecasts Using Threshold- and Quantile-Weighted
-Scoring Rules", 2011).
+Crossing quantiles are sorted. Between the levels the quantile function is interpolated linearly, which beside an
+infinite quantile is infinite; beyond the outer ones nothing is known, and it is refused. The CRPS is twice the mean
+pinball loss over the levels (Tilmann Gneiting, Roopesh Ranjan, "Comparing Density Forecasts Using Threshold- and
+Quantile-Weighted Scoring Rules", 2011).
 
 Several forecasts of the same rows combine by averaging their quantiles level by level (Roger Ratcliff, "Group reaction
 time distributions and an analysis of distribution statistics", 1979, after Vincent). Averaging their distribution
@@ -108,6 +108,7 @@ def _(d: QuantileForecast, q: Tensor) -> Tensor:
     below, above = _at(d, lower), _at(d, upper)
     gap = d.levels[upper] - d.levels[lower]
     weight = torch.where(gap > 0, (q - d.levels[lower]) / torch.where(gap > 0, gap, 1.0), 0.0).clamp(0, 1)
+    weight = torch.where(q - d.levels[lower] <= slack, 0.0, torch.where(d.levels[upper] - q <= slack, 1.0, weight))
     return _between(below, above, weight)
 
 
@@ -117,8 +118,10 @@ def _at(d: QuantileForecast, index: Tensor) -> Tensor:
 
 
 def _between(below: Tensor, above: Tensor, weight: Tensor) -> Tensor:
-    """Linear interpolation that is exact at both ends, also infinite ones."""
-    inner = below + weight * (above - below)
+    """Linear interpolation that is exact at both ends, also infinite ones; between two infinities the nearer one."""
+    opposite = below.isinf() & above.isinf()
+    nearer = torch.where(weight <= 0.5, below, above)
+    inner = torch.where(opposite, nearer, torch.where(below.isinf(), below, below + weight * (above - below)))
     return torch.where(weight <= 0, below, torch.where((weight >= 1) | (below == above), above, inner))
 
 

@@ -31,9 +31,9 @@ def log_of_success_and_failure(d: Trials) -> tuple[Tensor, Tensor]:
     """The two logarithms, log p and log(1 - p), in float64; -inf, without a gradient, at 0."""
     if built_from_probs(d):
         probs = d.probs.double()
-        positive, below = probs > 0, probs < 1
-        log_probs = torch.log(torch.where(positive, probs, 1.0))
-        log_rest = torch.log1p(-torch.where(below, probs, 0.0))
-        return torch.where(positive, log_probs, float("-inf")), torch.where(below, log_rest, float("-inf"))
+        never, always = probs <= 0, probs >= 1
+        log_probs = torch.log(torch.where(never, 1.0, probs))
+        log_rest = torch.log1p(-torch.where(always, 0.0, probs))
+        return torch.where(never, float("-inf"), log_probs), torch.where(always, float("-inf"), log_rest)
     logits = d.logits.double()
     return F.logsigmoid(logits), F.logsigmoid(-logits)

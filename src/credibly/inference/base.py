@@ -159,7 +159,9 @@ def prepare(
 def _check_counted(source: Source) -> None:
     """Something must be there to learn from; a loader's rows are not known before they come."""
     if isinstance(source, ArraySource) and not bool((counted(source.data) > 0).any()):
-        what = "`mask` leaves no target present" if source.data.weights is None else "no present target has `weights` > 0"
+        what = (
+            "`mask` leaves no target present" if source.data.weights is None else "no present target has `weights` > 0"
+        )
         raise ValueError(f"the training data must have at least one target that counts; {what}")
 
 

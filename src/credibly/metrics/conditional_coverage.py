@@ -174,5 +174,5 @@ def size_stratified_coverage(
         raise ValueError(f"`edges` must increase, and hold at least one number; got {tuple(edges)}")
     if bool(values.isnan().any()):
         raise NotFiniteError("`sizes` must not be NaN")
-    strata = torch.bucketize(values.double(), bounds)
+    strata = torch.bucketize(values.double().contiguous(), bounds)
     return group_coverage(contained, strata, coverage, confidence=confidence)

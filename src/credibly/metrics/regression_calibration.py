@@ -142,7 +142,7 @@ def pit_histogram(pits: ArrayLike, *, num_bins: int = 10, confidence: float = 0.
 
 def _checked(name: str, values: ArrayLike) -> Tensor:
     """Numbers in [0, 1] as a flat float64 tensor."""
-    flat = as_tensor(values).double().flatten()
+    flat = as_tensor(values).double().flatten().contiguous()
     if not len(flat):
         raise ShapeError(f"`{name}` must hold at least one value; got none")
     if not bool(((flat >= 0) & (flat <= 1)).all()):
