@@ -8,6 +8,7 @@ from itertools import chain
 from benchmarks import (
     aps,
     crps,
+    cv_plus,
     ece,
     ece_bootstrap,
     ensemble,
@@ -33,6 +34,7 @@ BENCHMARKS: dict[str, tuple[Parts, ...]] = {
     "crps": (crps.parts,),
     "interval": (interval.parts,),
     "aps": (aps.parts,),
+    "cv_plus": (cv_plus.parts,),
     "pvalues": (pvalues.parts,),
     "temperature": (temperature.parts,),
     "import": (import_time.parts,),

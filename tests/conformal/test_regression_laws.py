@@ -108,13 +108,14 @@ def test_the_jackknife_and_cv_plus_hold_their_bounds(coverage):
 
 
 def test_numbers_of_other_libraries():
-    # crepes 0.9.1, ConformalRegressor().fit(residuals).predict_int(y_hat, confidence=0.9), and MAPIE 1.6, ConformalizedQuantile-
-    # Regressor, agree with the definition where the rank is at most n: residuals 0.1, ..., 1.9, rank 18 of 19
+    # Residuals 0.1, ..., 1.9. MAPIE 1.6.0, SplitConformalRegressor(prefit=True): 1.0, 1.5, 1.8 at 0.5, 0.75, 0.9,
+    # and a refusal at 0.95. crepes 0.9.1, ConformalRegressor.predict_int: 1.0, 1.5, 1.9, 1.9; its 1.9 at 0.9 is
+    # the float (1 - 0.9) * 20 = 1.9999999999999996, cut to 1: the rank is 18 of 19.
     residuals = torch.arange(1, 20, dtype=torch.float64) / 10
     zeros = Normal(torch.zeros(19, dtype=torch.float64), 1.0)
-    region = AbsoluteResidual().calibrate(zeros, residuals).predict(zeros, 0.9)
-    assert region.upper[0].item() == 1.8
     bounds = QuantileForecast([0.05, 0.95], torch.tensor([[-0.5, 0.5]], dtype=torch.float64).expand(19, 2))
-    region = CQR().calibrate(bounds, residuals).predict(bounds, 0.9)
-    assert region.upper[0].item() == pytest.approx(1.8)
-    assert region.lower[0].item() == pytest.approx(-1.8)
+    for coverage, expected in ((0.5, 1.0), (0.75, 1.5), (0.9, 1.8), (0.95, 1.9)):
+        region = AbsoluteResidual().calibrate(zeros, residuals).predict(zeros, coverage)
+        assert region.upper[0].item() == pytest.approx(expected)
+        region = CQR().calibrate(bounds, residuals).predict(bounds, coverage)
+        assert (region.lower[0].item(), region.upper[0].item()) == pytest.approx((-expected, expected))

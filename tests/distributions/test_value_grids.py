@@ -32,6 +32,6 @@ def test_one_value_a_row_stays_one_value_a_row() -> None:
     assert cdf(ROWS["rows"], LOC.unsqueeze(-1)).shape == (3,)
     one_output = Independent(Normal(LOC.unsqueeze(-1), 1.0), 1)
     assert cdf(one_output, LOC).shape == (3, 1)
-    with pytest.raises(ShapeError, match=r"grid, \(k, 1\) for k values at every row, or \(k, 3\)"):
+    with pytest.raises(ShapeError, match=r"a grid of k values has shape \(k, 1\), the same for all rows, or \(k, 3\)"):
         cdf(ROWS["rows"], torch.zeros(5))
     assert cdf(Categorical(logits=torch.zeros(3, 2)), torch.zeros(4, 1)).shape == (4, 3)

@@ -75,7 +75,7 @@ def test_data_without_a_target_that_counts_are_refused() -> None:
     for extra, what in (({"mask": torch.zeros(ROWS).bool()}, "mask"), ({"weights": torch.zeros(ROWS)}, "weights")):
         with pytest.raises(ValueError, match=f"at least one target that counts; .*`{what}`"):
             inference.MLE(num_epochs=1).fit(model, Data(X, Y, **extra), seed=0)
-    with pytest.raises(ValueError, match="`mask` must hold booleans, or 0 and 1; got 0.5"):
+    with pytest.raises(ValueError, match=r"`mask` must hold booleans, or 0 and 1; got 0.5"):
         inference.MLE(num_epochs=1).fit(model, Data(X, Y, mask=torch.full((ROWS,), 0.5)), seed=0)
     inference.MLE(num_epochs=1).fit(model, Data(X, Y, mask=torch.ones(ROWS)), seed=0)
 
@@ -106,7 +106,7 @@ def test_what_a_posterior_cannot_be_is_refused_by_name() -> None:
     assert named
     assert all(hasattr(inference, name) for name in named)
     assert "Laplace" not in str(refusal.value)
-    with pytest.raises(TypeError, match="`model` must be a Model.* got PointPosterior"):
+    with pytest.raises(TypeError, match=r"`model` must be a Model.* got PointPosterior"):
         posteriors.prior_predictive(point, X)  # type: ignore[arg-type]
     with pytest.raises(NotSupportedError, match=re.escape("noise_prior=priors.Normal(...)")):
         posteriors.prior_predictive(Model(net, likelihoods.Gaussian()), X)

@@ -8,9 +8,10 @@ With the predicted lower and upper quantiles lo <= hi of a row, sorted if they c
                    coverage (1 + c)/2
 
 ("Conformalized Quantile Regression", Romano, Patterson, Candes, 2019; "A comparison of some conformal quantile
-regression methods", Sesia, Candes, 2020.) Thresholds can be negative: quantiles too far apart are pulled together, and where
-they then meet the interval is empty, an explicit miss. The asymmetric form holds each side by itself with probability
-(1 + c)/2; a side with too few calibration scores for its level is infinite, also where the symmetric form would not be.
+regression methods", Sesia, Candes, 2020.) Thresholds can be negative: quantiles too far apart are pulled together, and
+where they then meet the interval is empty, an explicit miss. The asymmetric form holds each side by itself with
+probability (1 + c)/2; a side with too few calibration scores for its level is infinite, also where the symmetric form
+would not be.
 """
 
 from dataclasses import dataclass

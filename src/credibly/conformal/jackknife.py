@@ -5,9 +5,9 @@ Row i of n has a residual R_i = |y_i - mu_-i(x_i)| under a model that was traine
     lower = the (n + 1 - k)-th smallest of mu_-i(x) - R_i,    upper = the k-th smallest of mu_-i(x) + R_i,
 
 with k = ceil(c (n + 1)), so that n + 1 - k = floor((1 - c)(n + 1)). Whatever the models, the interval holds a new
-target with probability 2c - 1 at least, and about c in practice ("Predictive inference with the jackknife+", Barber, Candes,
-Ramdas, Tibshirani, 2021). CV+ leaves out whole folds and needs one model a fold. After a bootstrap, mu_-i is the mean
-or median of those members of an ensemble whose sample does not hold row i, which costs no further training
+target with probability 2c - 1 at least, and about c in practice ("Predictive inference with the jackknife+", Barber,
+Candes, Ramdas, Tibshirani, 2021). CV+ leaves out whole folds and needs one model a fold. After a bootstrap, mu_-i is
+the mean or median of those members of an ensemble whose sample does not hold row i, which costs no further training
 ("Predictive Inference Is Free with the Jackknife+-after-Bootstrap", Kim, Xu, Barber, 2020).
 
 Predictions are distributions, of which the mean counts, or arrays of point predictions, from any source.

@@ -20,7 +20,6 @@ from torch.distributions import Distribution
 from credibly.conformal.base import ConformalPredictor, Score
 from credibly.conformal.bonferroni import part_coverage
 from credibly.conformal.interval_score import IntervalScore, one_limit_a_row, without_nan
-from credibly.conformal.intervals import Intervals
 from credibly.conformal.region import Region
 from credibly.conformal.residual import StandardizedResidual
 from credibly.core.checks import as_tensor, check_finite
@@ -147,8 +146,8 @@ class Box(Score[Boxes]):
 
 
 @dataclass(frozen=True)
-class TargetScore(Score[Intervals]):
-    """The score of one target of several, by itself.
+class TargetScore(Score[Boxes]):
+    """The score of one target of several, by itself; the region is a box without ends for the others.
 
     Args:
         of: the score.
@@ -164,12 +163,14 @@ class TargetScore(Score[Intervals]):
         values = match_targets(predicted, as_tensor(targets)).to(torch.float64)
         return self.of.of_values(anchors, values)[:, self.index]
 
-    def region(self, predicted: Distribution, thresholds: ArrayLike, u: Tensor | None = None) -> Intervals:
-        """The interval of the target at the index, for every row."""
-        anchors = tuple(anchor[:, self.index] for anchor in _vector_anchors(self.of, predicted))
-        return Intervals.between(
-            *self.of.ends(anchors, one_limit_a_row(thresholds, len(anchors[0]), anchors[0].device))
-        )
+    def region(self, predicted: Distribution, thresholds: ArrayLike, u: Tensor | None = None) -> Boxes:
+        """The interval of the target at the index, and all numbers of the others, for every row."""
+        anchors = _vector_anchors(self.of, predicted)
+        limits = one_limit_a_row(thresholds, len(anchors[0]), anchors[0].device)
+        lower, upper = torch.full_like(anchors[0], -math.inf), torch.full_like(anchors[0], math.inf)
+        own = self.of.ends(tuple(anchor[:, self.index] for anchor in anchors), limits)
+        lower[:, self.index], upper[:, self.index] = own
+        return Boxes.between(lower, upper)
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,7 @@ class BonferroniBoxPredictor:
         targets: the predictor of every target.
     """
 
-    targets: tuple[ConformalPredictor[Intervals], ...]
+    targets: tuple[ConformalPredictor[Boxes], ...]
 
     def predict(
         self,
@@ -223,13 +224,14 @@ class BonferroniBoxPredictor:
     ) -> Boxes:
         """The boxes that hold all targets with the given coverage; see `ConformalPredictor.predict`."""
         level = part_coverage(coverage, len(self.targets))
-        sides = [
+        boxes = [
             target.predict(predicted, level, groups=groups, weights=weights, difficulty=difficulty)
             for target in self.targets
         ]
-        lower = torch.stack([side.lower.masked_fill(side.empty, math.inf) for side in sides], -1)
-        upper = torch.stack([side.upper.masked_fill(side.empty, -math.inf) for side in sides], -1)
-        return Boxes.between(lower, upper)
+        lower = torch.stack([box.lower for box in boxes]).amax(0)
+        upper = torch.stack([box.upper for box in boxes]).amin(0)
+        empty = torch.stack([box.empty for box in boxes]).any(0).unsqueeze(-1)
+        return Boxes.between(lower.masked_fill(empty, math.inf), upper)
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ F are closed in upon (Robert Piessens, Elise de Doncker-Kapenga, Christoph Ueber
 1983). Over counts the integral is a sum. Panels of 15 counts are summed term by term; longer ones by a rule that is
 exact for polynomials, from 15 counts among them, and halved likewise.
 
-Where a density costs far less than F, as in mixtures over many draws of Beta or Student's t distributions, F is asked for
-at the ends of a panel alone; between them it is the integral of the polynomial through the densities at the 15 points,
-and what that misses of F at the far end counts as error.
+Where a density costs far less than F, as in mixtures over many draws of Beta or Student's t distributions, F is asked
+for at the ends of a panel alone; between them it is the integral of the polynomial through the densities at the 15
+points, and what that misses of F at the far end counts as error.
 
 Both work in float64 until the coarser rules are within a relative 1e-7 (1e-9 for counts), and leave out tails of
 probability 1e-10 (1e-12), whose square is what they would add. The results carry no gradients.

@@ -14,7 +14,7 @@ from credibly.distributions.kinds import base_of
 from credibly.distributions.moments import entropy, mean, variance
 from credibly.distributions.operations import Operation
 from credibly.distributions.predictive import Predictive
-from credibly.distributions.targets import inside_support
+from credibly.distributions.targets import inside_support, refusal
 
 __all__ = ["MarginalPredictive"]
 
@@ -50,6 +50,7 @@ def _through_marginal(operation: Operation[..., Any]) -> None:
 for _operation in (
     base_of,
     inside_support,
+    refusal,
     safe_log_prob,
     element_log_prob,
     cdf,

@@ -23,7 +23,7 @@ from credibly.distributions.moments import entropy, mean, variance
 from credibly.distributions.operations import Operation
 from credibly.distributions.predictive import Predictive
 from credibly.distributions.rows import Change, rebuild, select
-from credibly.distributions.targets import inside_support, match_observed
+from credibly.distributions.targets import inside_support, match_observed, refusal
 from credibly.distributions.weights import normalised_log_weights
 
 __all__ = ["MixturePredictive", "combined", "in_row_chunks", "weighted_mean"]
@@ -162,6 +162,11 @@ def in_row_chunks(
 @base_of.register(MixturePredictive)
 def _(d: MixturePredictive) -> Distribution:
     return base_of(d.components)
+
+
+@refusal.register(MixturePredictive)
+def _(d: MixturePredictive, targets: Tensor, inside: Tensor) -> str:
+    return refusal(d.components, targets, inside)
 
 
 @inside_support.register(MixturePredictive)

@@ -18,7 +18,7 @@ from credibly.distributions.rows import select, to
 __all__ = ["count_mixture_crps"]
 
 REST = 1e-12
-BLOCK = 16  # counts at once
+BLOCK = 32  # counts at once
 LONGEST = 2048  # counts of a sum
 DEVIATIONS = 8
 

@@ -20,7 +20,7 @@ from torch.distributions.utils import lazy_property
 from credibly.core.checks import as_tensor
 from credibly.core.errors import NotSupportedError, ShapeError
 from credibly.core.typing import ArrayLike
-from credibly.distributions.operations import Operation
+from credibly.distributions.operations import Operation, check_distribution
 
 __all__ = ["Change", "concatenate", "num_rows", "rebuild", "select", "to"]
 
@@ -145,6 +145,7 @@ def num_rows(d: Distribution) -> int:
     Raises:
         ShapeError: the distribution has no batch axis.
     """
+    check_distribution(d)
     if not d.batch_shape:
         raise ShapeError(f"a {type(d).__name__} with batch_shape () has no rows; it needs (rows,)")
     return d.batch_shape[-1]

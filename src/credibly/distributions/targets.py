@@ -125,27 +125,32 @@ def _shaped(name: str, values: Tensor, d: Distribution, *, grids: bool = False) 
     alternatives = f"{tuple(expected)}" + (f" or {(*expected, 1)}" if len(expected) == 1 else "")
     if grids:
         ones, whole = (", ".join(str(size) for size in sizes) for sizes in ((1,) * len(expected), expected))
-        alternatives += f", or that of a grid, (k, {ones}) for k values at every row, or (k, {whole})"
+        advice += f"; a grid of k values has shape (k, {ones}), the same for all rows, or (k, {whole})"
     raise ShapeError(f"`{name}` must have shape {alternatives}; got {tuple(values.shape)}{advice}")
 
 
 def _class_indices(targets: Tensor, d: Distribution) -> Tensor:
     whole = targets.to(torch.int64)
     if targets.is_floating_point() and bool((whole != targets).any()):
-        raise SupportError(_describe_refusal(base_of(d), float(targets[whole != targets][0])))
+        raise SupportError(_describe_refusal(d, float(targets[whole != targets][0])))
     return whole
 
 
 def _check_support(d: Distribution, targets: Tensor) -> None:
     inside = inside_support(d, targets)
     if not bool(inside.all()):
-        raise SupportError(refusal(base_of(d), targets, inside))
+        raise SupportError(refusal(d, targets, inside))
 
 
 @Operation
 def refusal(d: Distribution, targets: Tensor, inside: Tensor) -> str:
-    """What to say of targets of which some lie outside the support of the innermost distribution."""
+    """What to say of targets of which some lie outside the support."""
     return _describe_refusal(d, targets[~inside].reshape(-1)[0].item())
+
+
+@refusal.register(Independent)
+def _(d: "Independent[Any]", targets: Tensor, inside: Tensor) -> str:
+    return refusal(d.base_dist, targets, inside)
 
 
 @refusal.register(Binomial)
@@ -166,7 +171,8 @@ def outside_trials(value: float, row: int, total: float) -> str:
 
 def _describe_refusal(d: Distribution, value: float) -> str:
     advice = "; classes are indices, and interop.ClassLabels maps other labels to them" if kind(d) == "class" else ""
-    return f"target {value:g} lies outside the support of {type(d).__name__}: {_describe(d.support)}{advice}"
+    name = type(base_of(d)).__name__
+    return f"target {value:g} lies outside the support of {name}: {_describe(d.support)}{advice}"
 
 
 def _describe(support: Any) -> str:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from credibly.core.data import ArraySource, Data, Source, as_source
-from credibly.core.errors import NotSupportedError
+from credibly.core.errors import NotSupportedError, ShapeError
 from credibly.core.inputs import take_rows
 from credibly.core.params import (
     check_params,
@@ -133,9 +133,10 @@ def prepare(
     if lazy:
         raise ValueError(f"the weights {lazy} are not initialised yet; run a batch through the network first")
     if model.offset is None and model.likelihood.elements()[0].needs_offset:
-        raise ValueError(
-            f"{type(model.likelihood).__name__} needs each row's number of trials, which the network does not give: pass "
-            "it as one of the inputs and name it, Model(..., offset=key or position)"
+        raise ShapeError(
+            f"{type(model.likelihood).__name__}(num_trials=None) needs each row's number of trials as an input that is "
+            "not given to the network: Model(..., offset=key or position); or give one number for all rows: "
+            "num_trials=10"
         )
     own = with_transforms_of(model, start)
     source = read(own, data, batch_size, seed)

@@ -28,8 +28,9 @@ class StudentT(Likelihood):
 
     Args:
         num_targets: the number of targets per row; the network gives `2 * num_targets` outputs, locations first.
-        df: by name only, `StudentT(df=4)`, since `StudentT(4)` has 4 targets a row: the degrees of freedom, above 0, for all rows: 1 is Cauchy's distribution, 4 is robust, above 30 it is
-            nearly a Gaussian. None learns it: one parameter `log_excess_df`, trained with the weights.
+        df: the degrees of freedom, above 0, for all rows: 1 is Cauchy's distribution, 4 is robust, above 30 it is
+            nearly a Gaussian. None learns it: one parameter `log_excess_df`, trained with the weights. By name only,
+            `StudentT(df=4)`: `StudentT(4)` has 4 targets a row, and learns it.
         initial_df: where learned degrees of freedom start, above 2.
         min_scale: the floor of the scale, on the network's side of any standardisation.
 

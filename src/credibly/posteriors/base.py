@@ -128,15 +128,15 @@ class Posterior(ABC):
             raise NotSupportedError(f"{type(self).__name__} stores no draws of weights; leave `draw` out")
         return self._copy(prior)
 
-    def as_prior(self, *, dense: bool = False) -> Prior:  # noqa: ARG002
+    def as_prior(self, *, dense: bool = False) -> Prior:
         """This posterior as the prior of the next fit; see `WeightPosterior.as_prior`.
 
         Raises:
             NotSupportedError: the posterior is not one over weights.
         """
         raise NotSupportedError(
-            f"as_prior is not available for {type(self).__name__}, which has no density over weights; fit a method that "
-            "gives a spread of weights, such as inference.Ensemble with 2 or more members"
+            f"as_prior is not available for {type(self).__name__}, which has no density over weights; fit a method "
+            "that gives a spread of weights, such as inference.Ensemble with 2 or more members"
         )
 
     def _copy(self, prior: Prior | None) -> Model:

@@ -41,8 +41,8 @@ class ByName(FactorisedPrior):
 
     def log_prob(self, params: Params) -> Tensor:
         """The sum over groups."""
-        densities = (prior.log_prob(group) for prior, group in self._groups(params))
-        return sum(densities, start=torch.zeros(()))
+        densities = [prior.log_prob(group) for prior, group in self._groups(params)]
+        return sum(densities[1:], start=densities[0]) if densities else torch.zeros(())
 
     def distributions(self, like: Params) -> dict[str, Distribution]:
         """Each weight's distribution under its own prior."""
