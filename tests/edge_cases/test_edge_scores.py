@@ -390,8 +390,9 @@ def _tables(state):
 def test_seventeen_million_rows_at_once_are_counted_exactly():
     held = torch.ones(MANY, dtype=torch.bool)
     held[0] = False
-    report = metrics.coverage_report(held, 0.5)
-    assert (report.num_contained, report.num_rows) == (MANY - 1, MANY)
+    table = metrics.group_coverage(held, torch.zeros(MANY, dtype=torch.int8), 0.5)
+    assert (table.hits.tolist(), table.counts.tolist()) == ([MANY - 1], [MANY])
+    assert float(table.observed[0]) == (MANY - 1) / MANY
     predicted = Bernoulli(probs=torch.tensor(1.0).expand(MANY), validate_args=False)
     table = metrics.event_bins(predicted, held, num_bins=2)
     assert table.counts.tolist() == [0, MANY]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Beta, Dirichlet, Distribution, Independent, MultivariateNormal, Normal
 
@@ -52,8 +53,13 @@ def _(d: MultivariateNormal) -> Distribution:
 
 @elements.register(Dirichlet)
 def _(d: Dirichlet) -> Distribution:
-    total = d.concentration.sum(-1, keepdim=True)
-    return Beta(d.concentration, total - d.concentration, validate_args=False)
+    return Beta(d.concentration, _sum_of_others(d.concentration), validate_args=False)
+
+
+def _sum_of_others(values: Tensor) -> Tensor:
+    """For each the sum of those before and after it, without the difference that a large one would cancel."""
+    before, after = values[..., :-1].cumsum(-1), values[..., 1:].flip(-1).cumsum(-1).flip(-1)
+    return F.pad(before, (1, 0)) + F.pad(after, (0, 1))
 
 
 def _by_elements(operation: Operation[..., Any], entry: Callable[..., Any]) -> None:
