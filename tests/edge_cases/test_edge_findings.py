@@ -68,7 +68,7 @@ def test_a_class_of_probability_nan_is_neither_hit_nor_miss():
 @pytest.mark.parametrize("name", COUNTS)
 def test_nothing_is_drawn_of_parameters_of_nan(name):
     predicted = COUNTS[name]
-    with pytest.raises(NotFiniteError, match="no draws can be taken of .*, which holds NaN"):
+    with pytest.raises(NotFiniteError, match=r"no draws can be taken of .*, which holds NaN"):
         sampled(predicted)
     twice = waist.rebuild(predicted, (), lambda parts, rest: parts[0] if rest is None else torch.stack([parts[0]] * 2))
     with pytest.raises(NotFiniteError, match="no draws can be taken"):
