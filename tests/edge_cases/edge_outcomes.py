@@ -12,14 +12,14 @@ from credibly.core.errors import CrediblyError
 OWN = str(Path(credibly.__file__).parent)
 
 
-def outcome(action):
+def outcome(action, *arguments):
     """The value of an action, or its error; anything that is no documented error passes through as it is.
 
     Documented is a CrediblyError, ValueError or TypeError that the library raises itself: one that comes out of torch,
     numpy or scipy was not thought of.
     """
     try:
-        return action()
+        return action(*arguments)
     except (CrediblyError, ValueError, TypeError) as error:
         raised_by = traceback.extract_tb(error.__traceback__)[-1].filename
         if not raised_by.startswith(OWN):

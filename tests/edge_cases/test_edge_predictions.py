@@ -151,7 +151,7 @@ def plausible(predicted):
 def refused(name):
     """The functions that plain predictions of a likelihood refuse by name."""
     predicted, targets = on_edge(name, Edge(3, torch.float64))
-    answers = {key: outcome(lambda: function(predicted, targets)) for key, function in EVERYTHING.items()}  # noqa: B023
+    answers = {key: outcome(function, predicted, targets) for key, function in EVERYTHING.items()}
     assert all(isinstance(a, NotSupportedError) for a in answers.values() if isinstance(a, Exception)), answers
     return {key for key, answer in answers.items() if isinstance(answer, Exception)}
 
@@ -195,7 +195,7 @@ def check_everything(name, at):
     """Every function of a prediction on an edge gives a sound value, or an error that is documented for this edge."""
     predicted, targets = on_edge(name, at)
     for function, action in EVERYTHING.items():
-        value = outcome(lambda: action(predicted, targets))  # noqa: B023
+        value = outcome(action, predicted, targets)
         if isinstance(value, Exception):
             known = function in refused(name) and isinstance(value, NotSupportedError)
             assert known or is_exception(at, function, value), (function, repr(value))
@@ -209,7 +209,7 @@ def test_no_rows_give_no_rows_and_no_scores(name, dtype):
     check_everything(name, Edge(0, dtype))
     predicted, targets = on_edge(name, Edge(0, dtype))
     for function in SUMMED.keys() - {part.removeprefix("metric ") for part in refused(name)}:
-        assert isinstance(outcome(lambda: SUMMED[function](predicted, targets)), ShapeError), function  # noqa: B023
+        assert isinstance(outcome(SUMMED[function], predicted, targets), ShapeError), function
 
 
 @EVERY
@@ -230,7 +230,7 @@ def test_a_row_that_is_not_finite_spoils_neither_other_rows_nor_scores(name, bad
     predicted, targets = on_edge(name, at)
     plain, _ = on_edge(name, Edge(rows, dtype))
     for function, action in EVERYTHING.items():
-        value = outcome(lambda: action(predicted, targets))  # noqa: B023
+        value = outcome(action, predicted, targets)
         if isinstance(value, Exception):
             known = function in refused(name) and isinstance(value, NotSupportedError)
             assert known or is_exception(at, function, value), (function, repr(value))
@@ -273,7 +273,7 @@ def test_the_layout_in_memory_changes_nothing_and_tensors_stay_as_they_are(name,
     versions = laid_out._version, given_targets._version
     for function, action in EVERYTHING.items():
         if function not in refused(name):
-            value, expected = (outcome(lambda: action(d, y)) for d, y in ((predicted, given_targets), (plain, targets)))  # noqa: B023
+            value, expected = (outcome(action, d, y) for d, y in ((predicted, given_targets), (plain, targets)))
             torch.testing.assert_close(_plain(value), _plain(expected), msg=function, equal_nan=False)
     assert (laid_out._version, given_targets._version) == versions
     assert torch.equal(laid_out, kept[0])
@@ -296,7 +296,7 @@ def test_integer_targets_mean_what_their_floating_point_twins_do(name, of, dtype
     for function, action in EVERYTHING.items():
         if function in refused(name):
             continue
-        value, expected = (outcome(lambda: action(predicted, y)) for y in (ones.to(of), ones))  # noqa: B023
+        value, expected = (outcome(action, predicted, y) for y in (ones.to(of), ones))
         if isinstance(value, Exception):  # 1 is no share and no part of a simplex: the same refusal for both
             assert isinstance(value, CrediblyError)
             assert str(value) == str(expected)

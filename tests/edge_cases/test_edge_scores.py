@@ -141,7 +141,7 @@ NAN_BY_DEFINITION = {"ess", "rhat", "mcse"}
 def test_any_array_gives_a_sound_value_or_a_documented_error(name, array, place):
     action, given_array = OF_ARRAYS[name][place % len(OF_ARRAYS[name])], ARRAYS[array]
     before = given_array.clone() if isinstance(given_array, torch.Tensor) else None
-    value = outcome(lambda: action(given_array))
+    value = outcome(action, given_array)
     if isinstance(value, Exception):
         assert names_its_argument(value), repr(value)
     else:
@@ -197,7 +197,7 @@ def test_class_predictions_at_the_edges_have_finite_scores_and_intervals(name, e
     kind, recipe = cases.METRICS[name]
     metric = recipe()
     predicted, targets = (CLASSES if kind == "classes" else EVENTS)[edge]()
-    value = outcome(lambda: metric(predicted, targets))
+    value = outcome(metric, predicted, targets)
     if isinstance(value, Exception):
         assert isinstance(value, NotSupportedError), repr(value)  # a CRPS of classes whose order is not known
         return
@@ -320,7 +320,7 @@ def test_a_scale_of_zero_is_refused_or_a_point(target):
     with pytest.raises(ValueError, match="`predicted` must have finite variances above 0"):
         metrics.ENCE()(predicted, targets)
     for action, point in ((metrics.crps, target), (metrics.log_score, -INF)):
-        value = outcome(lambda: action(predicted, targets))  # noqa: B023
+        value = outcome(action, predicted, targets)
         assert isinstance(value, NotFiniteError) or float(value) == point
 
 
@@ -441,7 +441,7 @@ SHORT_FORMS = {
 @given(st.sampled_from(sorted(CLASSES)), st.sampled_from(sorted(EVENTS)))
 def test_short_forms_of_class_predictions_are_sound_at_the_edges(name, classes, event):
     for predicted, targets in (CLASSES[classes](), EVENTS[event](), pick(make("events", 3), slice(0, 0))):
-        value = outcome(lambda: SHORT_FORMS[name](predicted, targets))  # noqa: B023
+        value = outcome(SHORT_FORMS[name], predicted, targets)
         if isinstance(value, Exception):
             no_rows = isinstance(value, ShapeError) and predicted.batch_shape == (0,)
             assert no_rows or isinstance(value, NotSupportedError), repr(value)

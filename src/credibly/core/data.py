@@ -34,7 +34,8 @@ class Data:
             `DataLoader` is taken as well, to give it a `num_data`.
         targets: one row per row of the inputs; None where a loader brings its own.
         weights: (rows,) how much each row's log likelihood counts.
-        mask: (rows,) False where a target is missing; or the targets' shape, where rows are whole or missing.
+        mask: (rows,) False where a target is missing; or the targets' shape, where rows are whole or missing, or single
+            elements where the likelihood is `PerElement`.
         num_data: the number of training rows, where it cannot be read from the data (a stream).
     """
 
