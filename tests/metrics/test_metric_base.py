@@ -14,7 +14,7 @@ import cases
 from credibly import metrics
 from credibly.core.errors import NotFiniteError, NotSupportedError, ShapeError
 from credibly.metrics.base import MeanMetric, RowMetric
-from credibly.metrics.resampling import bias_corrected, percentiles
+from credibly.metrics.resampling import percentiles
 
 DEPEND_ON_THE_NUMBER_OF_ROWS = {"ece_debiased", "ece_of_event", "aurc", "e_aurc"}
 """They take a bias off that halves, or average over the ranks, which are twice as many."""
@@ -264,12 +264,3 @@ def test_an_impossible_outcome_leaves_an_interval_without_nan():
     estimate = metrics.LogScore().bootstrap(predicted, [1, 0, 1], seed=0)
     assert estimate.value == estimate.lower == -torch.inf
     assert estimate.upper <= 0
-
-
-def test_bias_correction_moves_against_the_bias():
-    replicates = torch.linspace(0, 1, 1001, dtype=torch.float64)
-    centred = [end.item() for end in bias_corrected(torch.tensor(0.5), replicates, 0.9)]
-    assert centred == pytest.approx([0.05, 0.95], abs=2e-3)
-    lower, upper = bias_corrected(torch.tensor(0.3), replicates, 0.9)
-    assert lower < 0.05
-    assert upper < 0.95

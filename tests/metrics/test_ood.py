@@ -13,6 +13,7 @@ from torch.distributions import Bernoulli, Categorical, MultivariateNormal, Norm
 from credibly import metrics
 from credibly.core.errors import NotFiniteError, NotSupportedError, ShapeError
 from credibly.distributions.mixture import MixturePredictive
+from credibly.metrics import ood
 from credibly.metrics.ood import aupr, auroc, fpr
 
 SCORES = st.lists(st.integers(-3, 3).map(float) | st.floats(-1, 1, width=32), min_size=1, max_size=25)
@@ -58,15 +59,48 @@ def test_infinite_scores_have_ranks():
     assert auroc([math.inf], [math.inf]).item() == 0.5
 
 
+def copies(scores):
+    """Rows drawn with replacement and moved by far less than they lie apart, so that copies do not tie."""
+    drawn = scores[torch.randint(len(scores), scores.shape)].double()
+    return drawn + 1e-9 * torch.rand(len(drawn), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("positive", ["out", "in"])
+def test_average_precision_of_copies_equals_scikit_learn(positive):
+    """Of resampled counts, with copies of one row at scores of their own, and real ties left as they are."""
+    inside, outside = torch.tensor([0.0, 1.0, 2.0, 2.0, 5.0]), torch.tensor([0.5, 2.0, 3.0, 4.0])
+    metric = metrics.AUPR(positive=positive)
+    state = metric.state(inside, outside)
+    got = metric.replicates(state, 50, torch.Generator().manual_seed(3))
+    (places_in, size), (places_out, _) = ood._groups(state)
+    generator = torch.Generator().manual_seed(3)
+    counts = [ood._resampled(places, size, 50, generator).long() for places in (places_in, places_out)]
+    moved = [i not in (places_in[2].item(),) for i in range(size)]  # all but the score that rows share
+    for value, row_in, row_out in zip(got, *counts, strict=True):
+        scores, labels = [], []
+        for label, row in enumerate((row_in, row_out)):
+            for place, number in enumerate(row.tolist()):
+                scores += [place + moved[place] * 1e-3 * copy for copy in range(number)]
+                labels += [label] * number
+        found = (scores, labels) if positive == "out" else ([-s for s in scores], [1 - k for k in labels])
+        assert value.item() == pytest.approx(average_precision_score(found[1], found[0]), abs=1e-12)
+
+
+def test_the_interval_of_average_precision_lies_between_0_and_1_and_holds_the_value():
+    perfect = metrics.AUPR().bootstrap([0.0, 1.0, 2.0], [3.0, 4.0], seed=0)
+    assert perfect.value == perfect.upper == 1
+    one_each = metrics.AUPR().bootstrap([1.0], [0.0], seed=0)
+    for estimate in (perfect, one_each, metrics.AUPR().bootstrap([0.0] * 4, [0.0] * 9, seed=0)):
+        assert 0 <= estimate.lower <= estimate.value <= estimate.upper <= 1
+
+
 def test_replicates_agree_with_resampled_scores():
     """Mean within 5 standard errors, deviation within 15 %, of 1000 against 200 replicates."""
     generator = torch.Generator().manual_seed(0)
     inside, outside = torch.randn(80, generator=generator), 1 + torch.randn(60, generator=generator)
     for metric in (metrics.AUROC(), metrics.AUPR(), metrics.AUPR(positive="in"), metrics.FPR(tpr=0.8)):
         ours = metric.bootstrap(inside, outside, seed=0).replicates
-        rows = torch.stack(
-            [metric(inside[torch.randint(80, (80,))], outside[torch.randint(60, (60,))]) for _ in range(200)]
-        )
+        rows = torch.stack([metric(copies(inside), copies(outside)) for _ in range(200)])
         assert abs(ours.mean() - rows.mean()) < 5 * (ours.var() / 1000 + rows.var() / 200).sqrt()
         assert 0.75 < ours.std() / rows.std() < 1.35
 

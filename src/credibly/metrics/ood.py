@@ -11,21 +11,33 @@ density of the inputs. With s the scores, ties counted half,
 the last, with inside rows as positives, "Enhancing the Reliability of Out-of-Distribution Image Detection in Neural
 Networks", Liang, Li, Srikant, 2018). All are functions of how many rows of each kind lie at each distinct score, which
 is also what a bootstrap resamples: inside and outside rows apart.
+
+Average precision is too large in finite samples, because every row found counts in its own precision, and copies of a
+row that a bootstrap draws twice tie, which raises it further. So copies of one row are told apart: of k copies below f
+positive and F negative rows the precisions add up to
+
+    sum_{j=1..k} (f + j) / (f + j + F) = k - F (psi(f + k + F + 1) - psi(f + F + 1)),
+
+with the digamma function psi, and what such draws estimate is the same with the sum replaced by an integral over copies
+ever finer, k - F log((f + k + F) / (f + F)). The difference of both is the bias, on the logit scale that keeps the
+interval inside [0, 1] ("Area under the Precision-Recall Curve: Point Estimates and Confidence Intervals", Boyd, Eng,
+Page, 2013).
 """
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 from typing import Literal
 
 import torch
+from scipy import special
 from torch import Tensor
 
 from credibly.core.checks import as_tensor, exact_level
 from credibly.core.errors import NotFiniteError, ShapeError
 from credibly.core.typing import ArrayLike
 from credibly.metrics.base import Metric, State
-from credibly.metrics.resampling import bias_corrected
 
 __all__ = ["AUPR", "AUROC", "FPR", "TwoSampleMetric", "aupr", "auroc", "fpr"]
 
@@ -63,13 +75,7 @@ class TwoSampleMetric(Metric):
 
     def replicates(self, state: State, num_replicates: int, generator: torch.Generator) -> Tensor:
         """The metric of inside and outside rows, each drawn with replacement."""
-        (inside, size), (outside, _) = _groups(state)
-        some = max(1, _CHUNK_NUMBERS // (len(inside) + len(outside)))
-        parts = []
-        for start in range(0, num_replicates, some):
-            batch = min(some, num_replicates - start)
-            parts.append(self.of_counts(*(_resampled(rows, size, batch, generator) for rows in (inside, outside))))
-        return torch.cat(parts)
+        return _over_resamples(state, num_replicates, generator, self.of_counts)
 
 
 def _scores(name: str, scores: ArrayLike) -> Tensor:
@@ -102,6 +108,25 @@ def _resampled(places: Tensor, size: int, num_replicates: int, generator: torch.
     return _histogram((places[index] + first).flatten(), num_replicates * size).view(num_replicates, size)
 
 
+def _over_resamples(
+    state: State,
+    num_replicates: int,
+    generator: torch.Generator,
+    of_counts: Callable[[Tensor, Tensor], Tensor],
+) -> Tensor:
+    (inside, size), (outside, _) = _groups(state)
+    some = max(1, _CHUNK_NUMBERS // (len(inside) + len(outside)))
+    parts = []
+    for start in range(0, num_replicates, some):
+        batch = min(some, num_replicates - start)
+        parts.append(of_counts(*(_resampled(rows, size, batch, generator) for rows in (inside, outside))))
+    return torch.cat(parts)
+
+
+def _share(precisions: Tensor, hits: Tensor) -> Tensor:
+    return precisions.sum(-1) / hits.sum(-1)
+
+
 @dataclass(frozen=True)
 class AUROC(TwoSampleMetric):
     """The probability that an outside row scores above an inside row, ties counted half."""
@@ -128,14 +153,53 @@ class AUPR(TwoSampleMetric):
 
     def of_counts(self, inside: Tensor, outside: Tensor) -> Tensor:
         """The mean over positive rows of the precision at their score."""
-        hits, misses = (outside.flip(-1), inside.flip(-1)) if self.positive == "out" else (inside, outside)
-        found = hits.cumsum(-1)
-        precision = found / (found + misses.cumsum(-1)).clamp(min=1)
-        return (hits * precision).sum(-1) / found[..., -1]
+        hits, found, missed = self._found(inside, outside)
+        return _share(hits * found / (found + missed).clamp(min=1), hits)
+
+    def replicates(self, state: State, num_replicates: int, generator: torch.Generator) -> Tensor:
+        """The metric of inside and outside rows, each drawn with replacement; copies of a row are told apart."""
+        alone = self._alone(state)
+
+        def of_copies(inside: Tensor, outside: Tensor) -> Tensor:
+            hits, found, missed = self._found(inside, outside)
+            above = found - hits + missed
+            apart = hits - missed * (torch.special.digamma(above + hits + 1) - torch.special.digamma(above + 1))
+            return _share(torch.where(alone, apart, hits * found / (found + missed).clamp(min=1)), hits)
+
+        return _over_resamples(state, num_replicates, generator, of_copies)
 
     def ends(self, state: State, value: Tensor, replicates: Tensor, coverage: float) -> tuple[Tensor, Tensor]:
-        """Corrected for the median bias: rows that are drawn twice tie, and raise average precision."""
-        return bias_corrected(value, replicates, coverage)
+        """Student's interval on the logit scale, without the bias of finite samples."""
+        fewest = min(len(state["in"]), len(state["out"]))
+        num_positive = len(state["out" if self.positive == "out" else "in"])
+        margin = 0.5 / (num_positive * (len(state["in"]) + len(state["out"])))  # half the least distance from 1
+        at_limit, drawn, centre = (
+            torch.logit(v, eps=margin) for v in (self._of_ever_finer_copies(state), replicates, value)
+        )
+        quantile = special.stdtrit(max(fewest - 1, 1), (1 + coverage) / 2) * (fewest / max(fewest - 1, 1)) ** 0.5
+        centre = centre - (drawn.mean() - at_limit)
+        reach = quantile * drawn.std(correction=0)
+        return torch.sigmoid(centre - reach).minimum(value), torch.sigmoid(centre + reach).maximum(value)
+
+    def _of_ever_finer_copies(self, state: State) -> Tensor:
+        hits, found, missed = self._found(*(_histogram(groups, size) for groups, size in _groups(state)))
+        above = found - hits + missed
+        apart = hits - torch.special.xlog1py(missed, hits / above.clamp(min=1e-300))
+        return _share(torch.where(self._alone(state), apart, hits * found / (found + missed).clamp(min=1)), hits)
+
+    def _alone(self, state: State) -> Tensor:
+        """Which distinct scores are those of one row, by the order in which rows are found."""
+        inside, outside = (_histogram(groups, size) for groups, size in _groups(state))
+        return self._in_order(inside + outside) == 1
+
+    def _found(self, inside: Tensor, outside: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Positive rows at each score; those found up to there; negative rows found up to there."""
+        hits, misses = (outside, inside) if self.positive == "out" else (inside, outside)
+        hits, misses = self._in_order(hits), self._in_order(misses)
+        return hits, hits.cumsum(-1), misses.cumsum(-1)
+
+    def _in_order(self, counts: Tensor) -> Tensor:
+        return counts.flip(-1) if self.positive == "out" else counts
 
 
 @dataclass(frozen=True)

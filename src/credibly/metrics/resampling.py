@@ -1,9 +1,8 @@
 """Rows drawn with replacement, and the intervals that the values of such draws give.
 
-Percentiles of the replicates are the plainest interval. Where replicates are biased as the estimate itself is, they are
-shifted by twice the bias in the median ("Better Bootstrap Confidence Intervals", Efron, 1987, without acceleration).
-Means of skewed scores, such as log scores and squared errors, are studentised: their error goes with their size ("The
-Jackknife, the Bootstrap and Other Resampling Plans", Efron, 1982).
+Percentiles of the replicates are the plainest interval. Means of skewed scores, such as log scores and squared errors,
+are studentised: their error goes with their size ("The Jackknife, the Bootstrap and Other Resampling Plans", Efron,
+1982).
 """
 
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-__all__ = ["bias_corrected", "has_spread", "over_resamples", "percentiles", "resampled_moments", "studentised"]
+__all__ = ["has_spread", "over_resamples", "percentiles", "resampled_moments", "studentised"]
 
 _CHUNK_NUMBERS = 2**24  # resampled numbers held at once
 
@@ -21,19 +20,6 @@ def percentiles(replicates: Tensor, coverage: float) -> tuple[Tensor, Tensor]:
     ordered = replicates.sort(0).values
     below = min(int((1 - coverage) / 2 * len(ordered)), (len(ordered) - 1) // 2)
     return ordered[below], ordered[len(ordered) - 1 - below]
-
-
-def bias_corrected(value: Tensor, replicates: Tensor, coverage: float) -> tuple[Tensor, Tensor]:
-    """Percentiles shifted by twice the median bias of the replicates."""
-    below = (replicates < value).double().mean() + (replicates == value).double().mean() / 2
-    margin = 0.5 / len(replicates)
-    bias = torch.special.ndtri(below.clamp(margin, 1 - margin))
-    tails = bias.new_tensor([(1 - coverage) / 2, (1 + coverage) / 2])
-    levels = torch.special.ndtr(2 * bias + torch.special.ndtri(tails))
-    ordered = replicates.sort(0).values
-    index = (levels * len(ordered)).floor().long().clamp(0, len(ordered) - 1)
-    lower, upper = ordered[index]
-    return lower, upper
 
 
 def has_spread(rows: Tensor) -> bool:

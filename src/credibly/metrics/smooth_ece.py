@@ -241,5 +241,6 @@ class _Grid:
         calibrated = label_noise * (self.confidence * (1 - self.confidence)).clamp(min=0).sqrt()
         error = smoothed(calibrated, self.bandwidth).square().mean(0).sqrt() / density
         reach = (share * (gaps.abs() + error)).sum()
-        directions = [d[0] for d in path_directions(gaps[None], error[None], share[None] > 0)]
+        one_sign = torch.where(share > 0, gaps.new_ones(()).copysign(residuals.sum()), 0.0)
+        directions = [*(d[0] for d in path_directions(gaps[None], error[None], share[None] > 0)), one_sign]
         return [d * (reach / (share * d.abs()).sum().clamp(min=1e-300)) for d in directions]
