@@ -1,0 +1,1 @@
+"""Positive definite matrices in the structures that posteriors over weights have."""

@@ -1,0 +1,113 @@
+"""Every structure of a positive definite matrix against the dense matrix it stands for."""
+
+import pytest
+import torch
+
+from credibly.core.errors import NotFiniteError, NotSupportedError
+from credibly.core.linalg.blocks import Blocks
+from credibly.core.linalg.dense import Dense
+from credibly.core.linalg.diagonal import Diagonal
+from credibly.core.linalg.kronecker import Kronecker
+from credibly.core.linalg.low_rank import LowRankPlusDiagonal
+
+
+def positive(size, generator, dtype):
+    root = torch.randn(size, size, generator=generator, dtype=dtype)
+    return root @ root.T + torch.eye(size, dtype=dtype)
+
+
+def structures(dtype, device):
+    """Pairs of a structure and the matrix it means."""
+    g = torch.Generator().manual_seed(0)
+    values = torch.rand(6, generator=g, dtype=dtype) + 0.1
+    factor = torch.randn(6, 2, generator=g, dtype=dtype)
+    full, left, right = positive(6, g, dtype), positive(2, g, dtype), positive(3, g, dtype)
+    thin = torch.cat([factor, factor], 1)  # two of its four directions are empty
+    pairs = {
+        "diagonal": (Diagonal(values), values.diag()),
+        "dense": (Dense(full), full),
+        "low_rank": (LowRankPlusDiagonal(values, factor), values.diag() + factor @ factor.T),
+        "low_rank_deficient": (LowRankPlusDiagonal(values, thin), values.diag() + thin @ thin.T),
+        "no_rank": (LowRankPlusDiagonal(values, factor[:, :0]), values.diag()),
+        "kronecker": (Kronecker.of_factors(left, right), torch.kron(left, right)),
+        "kronecker_diagonal_left": (Kronecker.of_factors(values[:2], right), torch.kron(values[:2].diag(), right)),
+        "kronecker_column": (Kronecker.of_factors(full, values[:1]), full * values[0]),
+        "blocks": (Blocks((Diagonal(values[:2]), Dense(right), Diagonal(values[5:]))),
+                   torch.block_diag(values[:2].diag(), right, values[5:].diag())),
+    }  # fmt: skip
+    return {name: (_to(given, device), dense.to(device)) for name, (given, dense) in pairs.items()}
+
+
+def _to(given, device):
+    if isinstance(given, Blocks):
+        return Blocks(tuple(_to(block, device) for block in given.blocks))
+    return type(given)(*(None if value is None else value.to(device) for value in vars(given).values()))
+
+
+NAMES = list(structures(torch.float64, torch.device("cpu")))
+
+
+@pytest.fixture(params=NAMES)
+def pair(request, dtype, device):
+    return structures(dtype, device)[request.param]
+
+
+@pytest.fixture
+def close(dtype):
+    tolerance = 1e-10 if dtype == torch.float64 else 2e-4
+
+    def check(got, expected):
+        assert got.dtype == dtype
+        torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance)
+
+    return check
+
+
+def test_products_and_solves(pair, close, dtype, device):
+    given, dense = pair
+    x = torch.randn(3, 4, 6, generator=torch.Generator().manual_seed(1), dtype=dtype).to(device)
+    before = x.clone()
+    close(given.dense(), dense)
+    close(given.matmul(x), x @ dense)
+    close(given.solve(x), torch.linalg.solve(dense, x.mT).mT)
+    close(given.solve(given.matmul(x[0, 0])), x[0, 0])
+    assert torch.equal(x, before)
+
+
+def test_roots(pair, close, dtype, device):
+    given, dense = pair
+    eye = torch.eye(6, dtype=dtype, device=device)
+    root, inverse_root = given.root(eye), given.inverse_root(eye)  # rows are columns of the roots
+    close(root.T @ root, dense)
+    close(inverse_root.T @ inverse_root, torch.linalg.inv(dense))
+
+
+def test_determinant_and_diagonals(pair, close):
+    given, dense = pair
+    assert given.size == 6
+    close(given.logdet(), torch.linalg.slogdet(dense)[1])
+    close(given.diagonal(), dense.diagonal())
+    close(given.inverse_diagonal(), torch.linalg.inv(dense).diagonal())
+
+
+def test_sums_and_multiples(pair, close, dtype, device):
+    given, dense = pair
+    same = torch.full((6,), 0.7, dtype=dtype, device=device)
+    close(given.times(2.5).plus_diagonal(same).dense(), 2.5 * dense + same.diag())
+    different = torch.linspace(0.1, 1, 6, dtype=dtype, device=device)
+    if isinstance(given, Kronecker):
+        with pytest.raises(NotSupportedError, match="one precision for all weights of a tensor"):
+            given.plus_diagonal(different)
+    else:
+        close(given.plus_diagonal(different).dense(), dense + different.diag())
+
+
+def test_least_eigenvalues_that_rounding_makes_negative_count_as_zero(dtype):
+    vector = torch.linspace(0.1, 1, 5, dtype=dtype)
+    values = Kronecker.of_factors(torch.outer(vector, vector), torch.ones(2, 2, dtype=dtype)).values
+    assert bool((values >= 0).all())
+
+
+def test_a_matrix_that_is_not_positive_definite_is_refused():
+    with pytest.raises(NotFiniteError, match="2 rows is not positive definite"):
+        Dense(torch.tensor([[1.0, 2.0], [2.0, 1.0]])).logdet()
