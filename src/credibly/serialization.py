@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from credibly.core.errors import FileFormatError
 from credibly.core.files import read, write
@@ -27,6 +28,7 @@ _FORMAT = 1
 _PUBLIC = (
     "calibration",
     "conformal",
+    "core.linalg",
     "decision",
     "distributions",
     "inference",
@@ -118,6 +120,12 @@ class _Encoder:
         named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         names = [name for name, p in inspect.signature(type(value)).parameters.items() if p.kind in named]
         missing = [name for name in names if not hasattr(value, name)]
+        if missing and isinstance(value, Distribution):
+            raise TypeError(
+                f"a {type(value).__name__} cannot be saved: it is a prediction, and is made again by what made it. A "
+                "region that holds one, of PITScore or HighestDensity, is not saved either: save the predictor that "
+                "gave it, or its ends, `region.lower` and `region.upper`"
+            )
         if missing:
             raise TypeError(
                 f"{type(value).__name__} cannot be saved: a posterior, a recalibration or a conformal predictor can. A "

@@ -2,11 +2,13 @@
 
 import pytest
 import torch
+from torch import Tensor
 
 from credibly.core.errors import NotFiniteError, NotSupportedError
 from credibly.core.linalg.blocks import Blocks
 from credibly.core.linalg.dense import Dense
 from credibly.core.linalg.diagonal import Diagonal
+from credibly.core.linalg.inverse import Inverse, inverse
 from credibly.core.linalg.kronecker import Kronecker
 from credibly.core.linalg.low_rank import LowRankPlusDiagonal
 
@@ -35,13 +37,8 @@ def structures(dtype, device):
         "blocks": (Blocks((Diagonal(values[:2]), Dense(right), Diagonal(values[5:]))),
                    torch.block_diag(values[:2].diag(), right, values[5:].diag())),
     }  # fmt: skip
-    return {name: (_to(given, device), dense.to(device)) for name, (given, dense) in pairs.items()}
-
-
-def _to(given, device):
-    if isinstance(given, Blocks):
-        return Blocks(tuple(_to(block, device) for block in given.blocks))
-    return type(given)(*(None if value is None else value.to(device) for value in vars(given).values()))
+    pairs["inverse"] = (Inverse(pairs["low_rank"][0]), torch.linalg.inv(pairs["low_rank"][1]))
+    return {name: (given.map(lambda part: part.to(device)), dense.to(device)) for name, (given, dense) in pairs.items()}
 
 
 NAMES = list(structures(torch.float64, torch.device("cpu")))
@@ -92,6 +89,11 @@ def test_determinant_and_diagonals(pair, close):
 
 def test_sums_and_multiples(pair, close, dtype, device):
     given, dense = pair
+    if isinstance(given, Inverse):
+        close(given.times(2.5).dense(), 2.5 * dense)
+        with pytest.raises(NotSupportedError, match="no structure"):
+            given.plus_diagonal(given.diagonal())
+        return
     same = torch.full((6,), 0.7, dtype=dtype, device=device)
     close(given.times(2.5).plus_diagonal(same).dense(), 2.5 * dense + same.diag())
     different = torch.linspace(0.1, 1, 6, dtype=dtype, device=device)
@@ -100,6 +102,16 @@ def test_sums_and_multiples(pair, close, dtype, device):
             given.plus_diagonal(different)
     else:
         close(given.plus_diagonal(different).dense(), dense + different.diag())
+
+
+def test_the_inverse_of_the_inverse_is_the_matrix(pair):
+    given, _ = pair
+    assert inverse(inverse(given)) is given or isinstance(given, Inverse)
+
+
+def test_every_part_is_mapped(pair):
+    given, dense = pair
+    torch.testing.assert_close(given.map(Tensor.double).dense(), dense.double(), rtol=1e-5, atol=1e-5)
 
 
 def test_least_eigenvalues_that_rounding_makes_negative_count_as_zero(dtype):

@@ -3,6 +3,7 @@
 from credibly.posteriors.base import Posterior, WeightPosterior
 from credibly.posteriors.draws import DrawPosterior
 from credibly.posteriors.dropout import DropoutPosterior
+from credibly.posteriors.gaussian import GaussianPosterior
 from credibly.posteriors.info import Info
 from credibly.posteriors.mixture import MixturePosterior
 from credibly.posteriors.point import PointPosterior
@@ -11,6 +12,7 @@ from credibly.posteriors.prior_predictive import prior_predictive
 __all__ = [
     "DrawPosterior",
     "DropoutPosterior",
+    "GaussianPosterior",
     "Info",
     "MixturePosterior",
     "PointPosterior",

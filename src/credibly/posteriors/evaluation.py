@@ -11,7 +11,7 @@ from credibly.core.inputs import leaves
 from credibly.core.params import stack
 from credibly.core.typing import Inputs, Params
 
-__all__ = ["Evaluated", "concatenated", "evaluate_draws", "grad_if_needed", "is_mappable", "map_draws"]
+__all__ = ["Evaluated", "concatenate", "concatenated", "evaluate_draws", "grad_if_needed", "is_mappable", "map_draws"]
 
 Evaluated: TypeAlias = Tensor | dict[str, Tensor]
 
@@ -64,7 +64,7 @@ def map_draws(call: Callable[[list[Tensor]], Evaluated], draws: list[Tensor], *,
     if chunk < 2:
         return _stack([call(list(draw)) for draw in zip(*(table.unbind(0) for table in draws), strict=True)])
     parts = zip(*(torch.split(table, chunk) for table in draws), strict=True)
-    return _concatenate([vmap(call, randomness="different")(list(part)) for part in parts])
+    return concatenate([vmap(call, randomness="different")(list(part)) for part in parts])
 
 
 def is_mappable(net: nn.Module) -> bool:
@@ -83,7 +83,8 @@ def concatenated(parts: Sequence[dict[str, Tensor]], axis: int = 0) -> dict[str,
     return {name: torch.cat([part[name] for part in parts], axis) for name in parts[0]}
 
 
-def _concatenate(parts: list[Evaluated]) -> Evaluated:
+def concatenate(parts: list[Evaluated]) -> Evaluated:
+    """What was evaluated at some draws after others, joined on axis 0."""
     if isinstance(parts[0], dict):
         return concatenated(cast("list[dict[str, Tensor]]", parts))
     return torch.cat(cast("list[Tensor]", parts))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 
 import torch
+from torch import Tensor
 
 from credibly.training.history import History
 
@@ -37,6 +38,8 @@ class Info:
         score: what the histories' scores of validation data are: mean log densities, or minus the loss of a training
             head that has no density.
         reason: why members were trained one by one, or what they shared; empty where there is nothing to say.
+        in_bag: how often the sample of each member holds each row, (members, rows), int16, where members were trained
+            on bootstrap samples; otherwise None.
         versions: of this library, torch and Python.
     """
 
@@ -47,6 +50,7 @@ class Info:
     stacked: bool | None = None
     reason: str = ""
     score: str = "log_prob"
+    in_bag: Tensor | None = field(default=None, repr=False)
     versions: dict[str, str] = field(default_factory=_versions)
 
     @property

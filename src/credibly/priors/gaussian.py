@@ -6,11 +6,15 @@ exactly so where posteriors are Gaussian.
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from credibly.core.errors import NotFiniteError, ShapeError
+from credibly.core.linalg.base import PositiveDefinite
+from credibly.core.linalg.dense import Dense
+from credibly.core.linalg.diagonal import Diagonal
 from credibly.core.params import check_params
 from credibly.core.randomness import Stream, base_seed
 from credibly.core.typing import Params
@@ -24,8 +28,8 @@ class GaussianPrior(Prior):
 
     Args:
         mean: of each weight, by name.
-        precision: of the flat vector of all weights in this order: (d,) where they are independent, else (d, d),
-            symmetric and positive definite.
+        precision: of the flat vector of all weights in this order: (d,) where they are independent; (d, d), symmetric
+            and positive definite; or in a structure of `core.linalg`, as posteriors give it.
 
     Raises:
         ShapeError: the precision does not fit the mean.
@@ -34,23 +38,22 @@ class GaussianPrior(Prior):
     """
 
     location: Tensor
-    precision: Tensor
+    precision: PositiveDefinite
 
-    def __init__(self, mean: Params, precision: Tensor) -> None:
+    def __init__(self, mean: Params, precision: Tensor | PositiveDefinite) -> None:
         super().__init__()
         if not mean:
             raise ValueError("`mean` must name at least one weight; got none")
         flat = torch.cat([value.detach().reshape(-1) for value in mean.values()])
         if not bool(flat.isfinite().all()):
             raise NotFiniteError("`mean` must be finite")
-        if precision.shape not in (flat.shape, flat.shape * 2):
-            raise ShapeError(
-                f"`precision` must have shape {(len(flat),)} or {(len(flat),) * 2}; got {(*precision.shape,)}"
-            )
+        structure = precision if isinstance(precision, PositiveDefinite) else _structure(precision, len(flat))
+        if structure.size != len(flat):
+            raise ShapeError(f"`precision` must be over {len(flat)} weights; got {structure.size}")
         self._shapes = {name: value.shape for name, value in mean.items()}
         self.register_buffer("location", flat.clone())
-        self.register_buffer("precision", precision.detach().to(flat).clone())
-        self._log_det = _log_det(precision.detach().double())
+        self._log_det = float(structure.map(lambda part: part.detach().double()).logdet())
+        self.precision = structure.map(lambda part: part.detach().to(flat, copy=True))
 
     @classmethod
     def from_draws(cls, draws: Params, *, dense: bool = False) -> "GaussianPrior":
@@ -96,8 +99,7 @@ class GaussianPrior(Prior):
         check_params(params, self.mean, "params")
         flat = torch.cat([params[name].reshape(-1) for name in self.names])
         offset = flat - self.location.to(flat)
-        precision = self.precision.to(flat)
-        squared = (precision * offset if precision.dim() == 1 else precision @ offset).dot(offset)
+        squared = self._precision(flat).matmul(offset).dot(offset)
         return -0.5 * squared + 0.5 * self._log_det - 0.5 * len(flat) * math.log(2 * math.pi)
 
     def sample(self, like: Params, num_draws: int, *, seed: int | None = None) -> Params:
@@ -105,13 +107,19 @@ class GaussianPrior(Prior):
         check_params(like, self.mean, "like")
         weight = like[self.names[0]]
         noise = Stream(base_seed(seed), "prior", weight.device).normal(len(self.location), 0, num_draws, weight.dtype)
-        precision = self.precision.to(weight)
-        if precision.dim() == 1:
-            offsets = noise / precision.sqrt()
-        else:
-            root = torch.linalg.cholesky(precision)
-            offsets = torch.linalg.solve_triangular(root.T, noise.T, upper=True).T
-        return self._named(self.location.to(weight) + offsets)
+        return self._named(self.location.to(weight) + self._precision(weight).inverse_root(noise))
+
+    def _precision(self, like: Tensor) -> PositiveDefinite:
+        own = self.precision.like
+        if (own.dtype, own.device) == (like.dtype, like.device):
+            return self.precision
+        return self.precision.map(lambda part: part.to(like))  # type: ignore[no-any-return]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "GaussianPrior":
+        """Move the precision with the module."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.precision = self.precision.map(fn)
+        return self
 
     def _named(self, flat: Tensor) -> Params:
         """A flat vector, (..., d), as weights by name, (..., *shape)."""
@@ -120,12 +128,14 @@ class GaussianPrior(Prior):
         return {name: part.reshape((*flat.shape[:-1], *shape)) for (name, shape), part in pairs}
 
 
-def _log_det(precision: Tensor) -> float:
+def _structure(precision: Tensor, size: int) -> PositiveDefinite:
+    if precision.shape not in ((size,), (size, size)):
+        raise ShapeError(f"`precision` must have shape {(size,)} or {(size, size)}; got {(*precision.shape,)}")
     if precision.dim() == 1:
         if not bool(((precision > 0) & precision.isfinite()).all()):
             raise ValueError("`precision` must be finite and above 0")
-        return float(precision.log().sum())
-    root, failed = torch.linalg.cholesky_ex(precision)
+        return Diagonal(precision)
+    _, failed = torch.linalg.cholesky_ex(precision)
     if bool(failed) or not torch.allclose(precision, precision.T):
         raise ValueError("`precision` must be symmetric and positive definite")
-    return float(2 * root.diagonal().log().sum())
+    return Dense(precision)

@@ -6,6 +6,9 @@ table of draws is one argument. With z standard normal, `root(z)` has the matrix
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -66,6 +69,19 @@ class PositiveDefinite(ABC):
             NotSupportedError: the sum does not have the structure.
         """
 
+    def map(self, change: Callable[[Tensor], Tensor]) -> Any:
+        """The same structure of changed tensors, such as of another dtype or on another device."""
+        parts = (getattr(self, part.name) for part in fields(self))  # type: ignore[arg-type]
+        return type(self)(*(_mapped(part, change) for part in parts))
+
     def dense(self) -> Tensor:
         """The matrix itself, (d, d): for few weights."""
         return self.matmul(torch.eye(self.size, dtype=self.like.dtype, device=self.like.device))
+
+
+def _mapped(part: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(part, tuple):
+        return tuple(_mapped(item, change) for item in part)
+    if isinstance(part, PositiveDefinite):
+        return part.map(change)
+    return part if part is None else change(part)

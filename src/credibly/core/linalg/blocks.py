@@ -74,9 +74,9 @@ class Blocks(PositiveDefinite):
         Raises:
             NotSupportedError: the sum with a block does not have its structure.
         """
-        parts = zip(self.blocks, values.split(self.sizes), strict=True)
+        parts = zip(self.blocks, torch.split(values, self.sizes), strict=True)
         return Blocks(tuple(block.plus_diagonal(part) for block, part in parts))
 
     def _apply(self, x: Tensor, change: Callable[[PositiveDefinite, Tensor], Tensor]) -> Tensor:
-        parts = zip(self.blocks, x.split(self.sizes, -1), strict=True)
+        parts = zip(self.blocks, torch.split(x, self.sizes, -1), strict=True)
         return torch.cat([change(block, part) for block, part in parts], -1)

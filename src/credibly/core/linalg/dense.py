@@ -45,7 +45,8 @@ class Dense(PositiveDefinite):
                 f"a matrix of {self.size} rows is not positive definite: its leading minor of order {int(failed)} is "
                 "not; use float64, or a larger prior precision"
             )
-        return factor
+        lower: Tensor = factor
+        return lower
 
     def matmul(self, x: Tensor) -> Tensor:
         """A product."""
@@ -63,7 +64,8 @@ class Dense(PositiveDefinite):
     def inverse_root(self, x: Tensor) -> Tensor:
         """The transposed factor's inverse times vectors."""
         flat = x.reshape(-1, self.size)
-        return torch.linalg.solve_triangular(self.factor.mT, flat.mT, upper=True).mT.reshape(x.shape)
+        solved: Tensor = torch.linalg.solve_triangular(self.factor.mT, flat.mT, upper=True)
+        return solved.mT.reshape(x.shape)
 
     def logdet(self) -> Tensor:
         """Twice that of the factor."""
@@ -76,7 +78,8 @@ class Dense(PositiveDefinite):
     def inverse_diagonal(self) -> Tensor:
         """The squared columns of the factor's inverse, added up."""
         eye = torch.eye(self.size, dtype=self.like.dtype, device=self.like.device)
-        return torch.linalg.solve_triangular(self.factor, eye, upper=False).square().sum(0)
+        inverse: Tensor = torch.linalg.solve_triangular(self.factor, eye, upper=False)
+        return inverse.square().sum(0)
 
     def times(self, factor: float | Tensor) -> "Dense":
         """All entries times a number."""
