@@ -161,7 +161,7 @@ def test_refusals():
         predictor.predict(tests[:2], 0.5)
     with pytest.raises(ShapeError, match="rows"):
         predictor.predict([*tests[:2], Categorical(logits=torch.zeros(5, 4))], 0.5)
-    with pytest.raises(ShapeError, match="same classes"):
+    with pytest.raises(ShapeError, match="4 classes of calibration; got 3"):
         predictor.predict([*tests[:2], Categorical(logits=torch.zeros(12, 3))], 0.5)
     with pytest.raises(NotSupportedError, match="Normal"):
         recipe.calibrate(Normal(torch.zeros(4), 1.0), torch.zeros(4), [0, 1, 0, 1])

@@ -1,5 +1,6 @@
 """The checks at the boundary."""
 
+from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -113,3 +114,43 @@ def test_a_float_level_is_read_as_the_fraction_that_was_meant(numerator, denomin
 def test_rounding_in_a_level_is_undone():
     assert checks.exact_level(0.5800000000000001) == Fraction(58, 100)
     assert checks.exact_level(1 - 0.1) == Fraction(9, 10)
+
+
+DIGITS = {torch.float16: 3, torch.bfloat16: 2, torch.float32: 6, torch.float64: 15}
+"""How many decimal digits every number of a precision keeps."""
+
+
+@pytest.mark.parametrize("precision", DIGITS)
+@given(st.integers(1, 10**15 - 1), st.integers(-3, 3))
+def test_numbers_of_any_precision_mean_their_shortest_decimal(precision, digits, exponent):
+    written = float(f"0.{str(digits)[: DIGITS[precision]]}e{exponent}")
+    number = torch.tensor(written, dtype=precision)
+    assert checks.as_number("level", number) == written
+
+
+@pytest.mark.parametrize("precision", DIGITS)
+@given(st.floats(-(2.0**100), 2.0**100, width=32))
+def test_a_shortest_decimal_rounds_to_its_number(precision, value):
+    number = torch.tensor(value, dtype=precision)
+    assert torch.equal(torch.tensor(checks.as_number("level", number), dtype=precision), number)
+
+
+@pytest.mark.parametrize(
+    "value", [3, 3.0, Fraction(3), Decimal(3), np.int8(3), np.float32(3), np.array(3), torch.tensor(3)]
+)
+def test_numbers_of_any_kind_become_floats(value):
+    found = checks.as_number("level", value)
+    assert type(found) is float
+    assert found == 3
+
+
+@pytest.mark.parametrize("value", ["3", None, True, np.True_, 1j, torch.tensor(True), torch.tensor(1j), object()])
+def test_what_is_not_one_number_is_refused(value):
+    with pytest.raises(TypeError, match="`level` must be one number; got"):
+        checks.as_number("level", value)
+
+
+@pytest.mark.parametrize("value", [[1.0], (1.0,), torch.ones(1), np.ones((1, 1)), pd.Series([1.0])])
+def test_several_numbers_are_to_be_taken_one_by_one(value):
+    with pytest.raises(TypeError, match="take several one by one"):
+        checks.as_number("level", value)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from credibly.core.errors import NotFiniteError, NotSupportedError, ShapeError, SupportError
-from credibly.decision import bayes_act, expected_costs, incurred_costs
+from credibly.decision import SelectivePredictor, abstain, bayes_act, defer, expected_costs, incurred_costs
 from credibly.distributions.entry import from_logits, from_probs
 from credibly.distributions.rows import select, to
 
@@ -165,3 +165,23 @@ def test_incurred_costs_look_up_what_came() -> None:
         incurred_costs([0, 1], [0], costs)
     with pytest.raises(ShapeError, match="`costs` has 2 rows, `acts` has 1"):
         incurred_costs([0], [0], own)
+
+
+def test_incurred_costs_take_decisions_as_they_are() -> None:
+    generator = torch.Generator().manual_seed(0)
+    predicted = from_logits(torch.randn(50, 3, generator=generator))
+    targets = torch.randint(3, (50,), generator=generator)
+    costs = torch.rand(4, 3, generator=generator)
+    best = bayes_act(predicted, costs)
+    assert torch.equal(incurred_costs(best, targets, costs), incurred_costs(best.acts, targets, costs))
+    left = abstain(predicted, costs, cost=0.3)
+    assert bool(left.abstained.any())
+    came = incurred_costs(left, targets, costs, abstained=0.3)
+    assert torch.equal(came, incurred_costs(left.acts, targets, costs, abstained=0.3))
+    asked = defer(predicted, costs, expert=torch.full((3, 4), 0.25), fee=-0.3)
+    assert bool(asked.abstained.any())
+    came = incurred_costs(asked, targets, costs, abstained=0.1)
+    assert torch.equal(came, incurred_costs(asked.acts, targets, costs, abstained=0.1))
+    chosen = SelectivePredictor(threshold=0.5, coverage=1.0, risk=0.0, p_value=0.0, controlled=True)
+    sure = torch.rand(50, generator=generator)
+    assert torch.equal(chosen.select(best, sure), chosen.select(best.acts, sure))

@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 from torch.distributions import Gamma, Independent, Normal, Poisson, StudentT
 
+from credibly import calibration
 from credibly.core.errors import NotFiniteError, NotSupportedError, ShapeError
 from credibly.decision import grid_act, newsvendor_act
+from credibly.decision.nodes import integration_nodes
 from credibly.distributions.cumulative import cdf
 from credibly.distributions.entry import from_draws, from_probs, from_quantiles
 from credibly.distributions.mixture import MixturePredictive
@@ -115,6 +117,89 @@ def test_infinite_costs_forbid_acts_and_negative_ones_are_gains() -> None:
     assert decided.acts.tolist() == [0.45, 1.0]
     tied = grid_act(from_draws(limit), lambda a, y: 0 * (a + y), [3.0, 1.0, 2.0])
     assert tied.indices.tolist() == [0, 0]
+
+
+def absolute(act: Tensor, target: Tensor) -> Tensor:
+    return (act - target).abs()
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+@pytest.mark.parametrize("u", [0.0, 0.4, 1.0])
+def test_a_mass_at_infinity_is_left_out(normalized: bool, u: float, dtype: torch.dtype) -> None:
+    errors = torch.randn(100, generator=torch.Generator().manual_seed(0)).to(dtype)
+    held_out = Normal(torch.zeros(100, dtype=dtype), 1.0, validate_args=False)
+    recalibrate = calibration.ConformalPredictiveSystem(normalized=normalized).fit(held_out, errors)
+    predicted = recalibrate(normal(dtype), u=u)
+    acts = torch.linspace(-4, 5, 91, dtype=torch.float64)
+    for cost in (absolute, newsvendor):
+        decided = grid_act(predicted, cost, acts)
+        draws = predicted.points().double()
+        exact = cost(acts, draws.unsqueeze(-1)).mean(0)
+        # of 8016 quantiles each of the 100 points has 79 or 80: masses are off by 1 / 79
+        np.testing.assert_allclose(decided.expected_costs, exact, rtol=0.01)
+        regret = exact.gather(1, decided.indices.unsqueeze(1)).squeeze(1) - exact.amin(1)
+        assert float(regret.max()) < 0.01
+    assert decided.acts.unique().numel() > 1
+
+
+@pytest.mark.parametrize("factor", [1.0, 8.0])
+def test_acts_about_recalibrated_numbers_and_counts(factor: float, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    targets = (factor * torch.randn(400, generator=generator)).to(dtype)
+    held_out = Normal(torch.zeros(400, dtype=dtype), 1.0, validate_args=False)
+    predicted = calibration.QuantileRecalibration().fit(held_out, targets)(normal(dtype))
+    decided = grid_act(predicted, lambda a, y: (a - y) ** 2, factor * torch.linspace(-3, 3, 61))
+    assert float((decided.acts - predicted.mean).abs().max()) <= factor * 0.06
+    rates = torch.full((400,), 3.0, dtype=dtype)
+    counts = torch.poisson(rates, generator=generator)
+    counts[:20] = 60
+    after = calibration.QuantileRecalibration().fit(Poisson(rates), counts)(Poisson(rates[:2]))
+    chosen = grid_act(after, newsvendor, torch.arange(70))
+    table = newsvendor(torch.arange(70.0, dtype=torch.float64)[:, None], counts.double()).mean(1)
+    assert abs(float(chosen.expected_cost[0] - table.amin())) < 0.05 * float(table.amin())
+    assert chosen.acts.tolist() == newsvendor_act(after, underage=3.0, overage=1.0).tolist()
+
+
+def test_no_act_is_chosen_where_all_cost_infinity() -> None:
+    with pytest.raises(NotFiniteError, match="has an infinite expected cost in 3 rows, first row 0"):
+        grid_act(normal(), lambda a, y: torch.where(a < y, torch.inf, a - y), [0.0, 1.0])
+    draws = from_draws(torch.tensor([[0.2, 5.0], [0.4, 0.9]], dtype=torch.float64))
+    with pytest.raises(NotFiniteError, match="in 1 rows, first row 1"):
+        grid_act(draws, lambda a, y: torch.where(a < y, torch.inf, a - y), [0.1, 1.0])
+
+
+def test_a_row_without_a_finite_quantile_is_refused() -> None:
+    held_out = Normal(torch.zeros(9), 1.0)
+    system = calibration.ConformalPredictiveSystem().fit(held_out, torch.arange(9.0))
+    with pytest.raises(NotFiniteError, match="`predicted` must be finite; 1 of 1"):
+        newsvendor_act(system(Normal(torch.zeros(1), 1.0), u=0.0), underage=99.0, overage=1.0)
+    with pytest.raises(NotFiniteError, match="no finite quantiles in 1 rows, first row 1"):
+        grid_act(Poisson(torch.tensor([1.0, torch.nan]), validate_args=False), newsvendor, [0.0])
+
+
+def test_points_of_a_step_function_hold_its_masses() -> None:
+    points, weights = integration_nodes(Own(torch.tensor([0.0, 10.0], dtype=torch.float64)), 501)
+    assert bool(points.isfinite().all())
+    np.testing.assert_allclose(weights.expand(points.shape).sum(0), 1.0)
+    for row in range(2):
+        for step, mass in ((-1.0, 0.25), (0.0, 0.5), (1.0, 0.25)):
+            at = (points[:, row] - 10 * row == step).double()
+            assert float((at * weights.expand(points.shape)[:, row]).sum()) == pytest.approx(mass, abs=1 / 2000)
+
+
+class Own(torch.distributions.Distribution):
+    """Masses at minus infinity, -1, 0, 1 and infinity: 1/6, 1/6, 1/3, 1/6, 1/6."""
+
+    arg_constraints = {"loc": torch.distributions.constraints.real}  # noqa: RUF012
+    support = torch.distributions.constraints.real
+
+    def __init__(self, loc: Tensor, validate_args: bool | None = False) -> None:
+        self.loc = loc
+        super().__init__(loc.shape, validate_args=validate_args)
+
+    def icdf(self, value: Tensor) -> Tensor:
+        steps = torch.tensor([-torch.inf, -1, 0, 0, 1, torch.inf], dtype=torch.float64)
+        return self.loc + steps[(value * 6).long().clamp(max=5)]
 
 
 def test_no_rows() -> None:

@@ -20,23 +20,24 @@ from typing import Generic, TypeVar
 from torch import Tensor
 from torch.distributions import Distribution
 
+from credibly.conformal.groups import group_labels, row_groups
 from credibly.conformal.region import Region
 from credibly.conformal.rows import (
     check_agreement,
     row_difficulty,
-    row_groups,
     row_uniforms,
     row_weights,
     scaled_thresholds,
 )
 from credibly.conformal.shift import effective_sample_size
+from credibly.conformal.target_sizes import check_target_size, num_classes, num_targets
 from credibly.conformal.thresholds import thresholds_of_rows
 from credibly.core.checks import as_tensor, check_coverage
 from credibly.core.errors import NotFiniteError, ShapeError
 from credibly.core.typing import ArrayLike
 from credibly.distributions.kinds import reference
 from credibly.distributions.rows import num_rows
-from credibly.distributions.targets import match_targets
+from credibly.distributions.targets import check_rows, match_targets
 
 __all__ = ["ConformalPredictor", "Score"]
 
@@ -52,17 +53,21 @@ class Score(ABC, Generic[R]):
         return False
 
     @abstractmethod
-    def score(self, predicted: Distribution, targets: ArrayLike, u: Tensor | None = None) -> Tensor:
+    def score(self, predicted: Distribution, targets: ArrayLike, u: ArrayLike | None = None) -> Tensor:
         """The score of every row's target, (rows,), float64.
 
         Args:
             predicted: the predictions, one a row.
             targets: what came, (rows,).
-            u: numbers in [0, 1], (rows,), for randomised scores; None is their deterministic form.
+            u: numbers in [0, 1], (rows,), for randomised scores; None is their deterministic form. Scores that
+                have no other form do not read it.
+
+        Raises:
+            ShapeError, ValueError: `u` is not one number in [0, 1] a row.
         """
 
     @abstractmethod
-    def region(self, predicted: Distribution, thresholds: ArrayLike, u: Tensor | None = None) -> R:
+    def region(self, predicted: Distribution, thresholds: ArrayLike, u: ArrayLike | None = None) -> R:
         """All targets whose score is at most the threshold.
 
         Args:
@@ -87,7 +92,7 @@ class Score(ABC, Generic[R]):
         Args:
             predicted: predictions for rows that their maker was not trained on.
             targets: what came, (rows,).
-            groups: the group of each row, (rows,), whole numbers.
+            groups: the group of each row, (rows,), whole numbers or text.
             weights: the likelihood ratio of test to calibration inputs, up to a factor, (rows,).
             difficulty: a positive estimate of how far off each prediction may be, (rows,).
             seed: of the uniform numbers of randomised scores.
@@ -97,6 +102,7 @@ class Score(ABC, Generic[R]):
             NotFiniteError: a NaN score, NaN or infinite targets.
             NotSupportedError: the score does not apply to this kind of prediction.
         """
+        check_rows(predicted)
         rows, device = num_rows(predicted), reference(predicted).device
         targets = match_targets(predicted, as_tensor(targets))
         if not rows:
@@ -106,12 +112,16 @@ class Score(ABC, Generic[R]):
         if difficulty is not None:
             scores = scores / row_difficulty(difficulty, rows, device)
         scores, order = scores.sort()
+        labels = None if groups is None else group_labels(groups)
         return ConformalPredictor(
             score=self,
             scores=scores,
-            groups=None if groups is None else row_groups(groups, rows, device)[order],
+            groups=None if groups is None else row_groups(groups, rows, device, labels=labels)[order],
             weights=None if weights is None else row_weights(weights, rows, device)[order],
             uses_difficulty=difficulty is not None,
+            group_labels=labels,
+            num_classes=num_classes(predicted),
+            num_targets=num_targets(predicted),
         )
 
 
@@ -135,6 +145,9 @@ class ConformalPredictor(Generic[R]):
         groups: the group of each score, (n,), int64, or None.
         weights: the weight of each score, (n,), float64, or None.
         uses_difficulty: whether the scores were divided by a difficulty.
+        group_labels: what groups that are text are called, (num_groups,); group g is `group_labels[g]`.
+        num_classes: how many classes the calibrated predictions had; None for numbers.
+        num_targets: how many numbers a row they were about; None for classes.
     """
 
     score: Score[R]
@@ -142,6 +155,9 @@ class ConformalPredictor(Generic[R]):
     groups: Tensor | None = field(default=None, repr=False)
     weights: Tensor | None = field(default=None, repr=False)
     uses_difficulty: bool = False
+    group_labels: tuple[str, ...] | None = field(default=None, repr=False)
+    num_classes: int | None = None
+    num_targets: int | None = None
 
     @property
     def effective_sample_size(self) -> float:
@@ -172,9 +188,12 @@ class ConformalPredictor(Generic[R]):
 
         Raises:
             ValueError: coverage outside [0, 1]; groups, weights or difficulty missing or superfluous.
+            ShapeError: another number of classes or targets than in calibration.
             NotSupportedError: the score does not apply to this kind of prediction.
         """
-        check_coverage(coverage)
+        coverage = check_coverage(coverage)
+        check_rows(predicted)
+        check_target_size(predicted, self.num_classes, self.num_targets)
         check_agreement("groups", groups is not None, self.groups is not None)
         check_agreement("weights", weights is not None, self.weights is not None)
         check_agreement("difficulty", difficulty is not None, self.uses_difficulty)
@@ -184,7 +203,7 @@ class ConformalPredictor(Generic[R]):
             coverage,
             rows,
             calibration_groups=None if self.groups is None else self.groups.to(device),
-            groups=None if groups is None else row_groups(groups, rows, device),
+            groups=None if groups is None else row_groups(groups, rows, device, labels=self.group_labels),
             calibration_weights=None if self.weights is None else self.weights.to(device),
             weights=None if weights is None else row_weights(weights, rows, device),
         )

@@ -15,16 +15,17 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from credibly.conformal.base import ConformalPredictor
-from credibly.conformal.class_score import ClassScore
+from credibly.conformal.class_score import ClassScore, check_class_score
+from credibly.conformal.groups import group_labels, row_groups
 from credibly.conformal.rows import (
     check_agreement,
     row_difficulty,
-    row_groups,
     row_uniforms,
     row_weights,
     scaled_thresholds,
 )
 from credibly.conformal.sets import PredictionSets
+from credibly.conformal.target_sizes import check_target_size
 from credibly.conformal.thresholds import thresholds_of_rows
 from credibly.core.checks import as_tensor, check_coverage
 from credibly.core.errors import ShapeError
@@ -47,6 +48,9 @@ class ClassConditional:
 
     score: ClassScore
 
+    def __post_init__(self) -> None:
+        check_class_score(type(self).__name__, self.score)
+
     def calibrate(
         self,
         predicted: Distribution,
@@ -68,14 +72,18 @@ class ClassConditional:
         targets = match_targets(predicted, as_tensor(targets))
         if not num_rows(predicted):
             raise ShapeError("calibration needs at least one row; `predicted` and `targets` are empty")
-        classes = _num_classes(predicted)
+        classes = class_log_probs(select(predicted, slice(0, 0))).shape[-1]
         by_class = targets.to(torch.int64)
+        labels = None if groups is None else group_labels(groups)
         if groups is not None:
-            by_class = by_class + _first_cells(row_groups(groups, len(by_class), by_class.device), classes)
+            own = row_groups(groups, len(by_class), by_class.device, labels=labels)
+            by_class = by_class + _first_cells(own, classes)
         of_cells = self.score.calibrate(
             predicted, targets, groups=by_class, weights=weights, difficulty=difficulty, seed=seed
         )
-        return ClassConditionalPredictor(of_cells=of_cells, num_classes=classes, uses_groups=groups is not None)
+        return ClassConditionalPredictor(
+            of_cells=of_cells, num_classes=classes, uses_groups=groups is not None, group_labels=labels
+        )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -87,11 +95,13 @@ class ClassConditionalPredictor:
             and g is 0 where there are no groups.
         num_classes: how many classes there are, seen or not.
         uses_groups: whether calibration was given groups.
+        group_labels: what groups that are text are called.
     """
 
     of_cells: ConformalPredictor[PredictionSets]
     num_classes: int
     uses_groups: bool = False
+    group_labels: tuple[str, ...] | None = None
 
     def predict(
         self,
@@ -109,19 +119,17 @@ class ClassConditionalPredictor:
             ValueError: coverage outside [0, 1]; groups, weights or difficulty missing or superfluous.
             ShapeError: another number of classes than in calibration.
         """
-        check_coverage(coverage)
+        coverage = check_coverage(coverage)
         score = self.of_cells.score
         check_agreement("groups", groups is not None, self.uses_groups)
         check_agreement("weights", weights is not None, self.of_cells.weights is not None)
         check_agreement("difficulty", difficulty is not None, self.of_cells.uses_difficulty)
-        if _num_classes(predicted) != self.num_classes:
-            raise ShapeError(
-                f"`predicted` must have the {self.num_classes} classes of calibration; got {_num_classes(predicted)}"
-            )
+        check_target_size(predicted, self.num_classes, None)
         rows, device = num_rows(predicted), reference(predicted).device
         cells = torch.arange(self.num_classes, device=device)
         if groups is not None:
-            cells = cells + _first_cells(row_groups(groups, rows, device), self.num_classes).unsqueeze(-1)
+            own = row_groups(groups, rows, device, labels=self.group_labels)
+            cells = cells + _first_cells(own, self.num_classes).unsqueeze(-1)
         limits = self._limits(
             coverage,
             cells if groups is not None or weights is None else cells.expand(rows, -1),
@@ -145,11 +153,6 @@ class ClassConditionalPredictor:
             weights=None if weights is None else weights.repeat_interleave(self.num_classes),
         )
         return limits.reshape(-1, self.num_classes)
-
-
-def _num_classes(predicted: Distribution) -> int:
-    rows = select(predicted, slice(0, 1)) if num_rows(predicted) else predicted
-    return class_log_probs(rows).shape[-1]
 
 
 def _first_cells(groups: Tensor, num_classes: int) -> Tensor:

@@ -12,16 +12,16 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from credibly.conformal.base import Score
-from credibly.conformal.rows import row_thresholds
+from credibly.conformal.rows import given_uniforms, row_thresholds
 from credibly.conformal.sets import PredictionSets
-from credibly.core.errors import NotFiniteError, NotSupportedError, ShapeError
+from credibly.core.errors import NotFiniteError, NotSupportedError
 from credibly.core.typing import ArrayLike
 from credibly.distributions.class_rows import class_log_prob_blocks
 from credibly.distributions.kinds import kind, reference
 from credibly.distributions.rows import num_rows
-from credibly.distributions.targets import match_targets
+from credibly.distributions.targets import check_rows, match_targets
 
-__all__ = ["ClassScore"]
+__all__ = ["ClassScore", "check_class_score"]
 
 
 class ClassScore(Score[PredictionSets]):
@@ -48,7 +48,7 @@ class ClassScore(Score[PredictionSets]):
         """Whether each class's score is at most its threshold; `thresholds` broadcast to (rows, classes)."""
         return self.table(log_probs, u) <= thresholds
 
-    def score(self, predicted: Distribution, targets: ArrayLike, u: Tensor | None = None) -> Tensor:
+    def score(self, predicted: Distribution, targets: ArrayLike, u: ArrayLike | None = None) -> Tensor:
         """The score of every row's class, (rows,), float64; see `Score.score`.
 
         Raises:
@@ -61,7 +61,7 @@ class ClassScore(Score[PredictionSets]):
         parts = [self.of_targets(block, column[rows], u[rows]) for rows, block in self._checked_blocks(predicted)]
         return torch.cat(parts).squeeze(-1)
 
-    def scores_of_classes(self, predicted: Distribution, u: Tensor | None = None) -> Tensor:
+    def scores_of_classes(self, predicted: Distribution, u: ArrayLike | None = None) -> Tensor:
         """The scores of all classes of every row, (rows, classes), float64; `u` as in `Score.score`.
 
         Raises:
@@ -72,7 +72,7 @@ class ClassScore(Score[PredictionSets]):
         u = _column(u, predicted)
         return torch.cat([self.table(block, u[rows]) for rows, block in self._checked_blocks(predicted)])
 
-    def region(self, predicted: Distribution, thresholds: ArrayLike, u: Tensor | None = None) -> PredictionSets:
+    def region(self, predicted: Distribution, thresholds: ArrayLike, u: ArrayLike | None = None) -> PredictionSets:
         """The classes whose score is at most the threshold; see `Score.region`.
 
         Raises:
@@ -92,7 +92,12 @@ class ClassScore(Score[PredictionSets]):
             yield rows, _without_nan(block, rows)
 
     def check(self, predicted: Distribution) -> None:
-        """Raise a NotSupportedError unless the prediction is one choice among classes a row."""
+        """Raise a NotSupportedError unless the prediction is one choice among classes a row.
+
+        Raises:
+            ShapeError: it has other axes than the rows.
+        """
+        check_rows(predicted)
         name = type(self).__name__
         if kind(predicted) != "class":
             raise NotSupportedError(
@@ -106,6 +111,12 @@ class ClassScore(Score[PredictionSets]):
             )
 
 
+def check_class_score(name: str, score: object) -> None:
+    """Raise a TypeError unless the score is one of classes; `name` is who needs it."""
+    if not isinstance(score, ClassScore):
+        raise TypeError(f"{name} needs a score of classes, such as LAC() or APS(); got {score!r}")
+
+
 def _without_nan(block: Tensor, rows: slice) -> Tensor:
     if bool(block.sum().isnan()):
         row = int(block.isnan().any(-1).nonzero()[0]) + rows.start
@@ -113,11 +124,9 @@ def _without_nan(block: Tensor, rows: slice) -> Tensor:
     return block.detach()
 
 
-def _column(u: Tensor | None, predicted: Distribution) -> Tensor:
+def _column(u: ArrayLike | None, predicted: Distribution) -> Tensor:
     """The uniform numbers as a column, (rows, 1), float64; 1 for None."""
     like, rows = reference(predicted), num_rows(predicted)
     if u is None:
         return torch.ones(rows, 1, dtype=torch.float64, device=like.device)
-    if u.shape not in ((rows,), (rows, 1)):
-        raise ShapeError(f"`u` must have shape ({rows},), one number a row; got {tuple(u.shape)}")
-    return u.to(like.device, torch.float64).reshape(rows, 1)
+    return given_uniforms(u, rows, like.device).unsqueeze(-1)

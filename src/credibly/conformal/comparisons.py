@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from torch import Tensor
 
-from credibly.core.checks import exact_level
+from credibly.core.checks import as_number, exact_level
 
 __all__ = ["at_most", "exact_number"]
 
@@ -19,8 +19,9 @@ _ROUNDING = 2.0**-48
 
 def exact_number(value: float) -> Fraction:
     """The rational number that a float was written for; the float itself where no small denominator comes near."""
+    given = Fraction(as_number("value", value))
     nearest = exact_level(value)
-    return nearest if abs(nearest - Fraction(value)) <= abs(Fraction(value)) / 2**40 else Fraction(value)
+    return nearest if abs(nearest - given) <= abs(given) / 2**40 else given
 
 
 def at_most(values: Tensor, limit: Fraction, factor: Tensor | float = 1.0) -> Tensor:

@@ -188,7 +188,8 @@ class TwoSidedPredictor:
             for side in (self.below, self.above)
         )
         none = below.empty | above.empty
-        return Intervals.between(below.lower.masked_fill(none, torch.inf), above.upper.masked_fill(none, -torch.inf))
+        lower, upper = below.lower.masked_fill(none, torch.inf), above.upper.masked_fill(none, -torch.inf)
+        return Intervals.between(lower, upper, of_counts=below.of_counts)
 
 
 def _check_levels(lower: float, upper: float) -> None:

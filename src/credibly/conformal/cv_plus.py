@@ -18,11 +18,13 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from credibly.conformal.class_score import ClassScore
+from credibly.conformal.class_score import ClassScore, check_class_score
 from credibly.conformal.fold_counts import count_below, row_folds, sort_by_fold
+from credibly.conformal.members import Members, each_member
 from credibly.conformal.ranks import rank
 from credibly.conformal.rows import row_uniforms
 from credibly.conformal.sets import PredictionSets
+from credibly.conformal.target_sizes import check_target_size, num_classes
 from credibly.core.checks import check_coverage, check_same_rows
 from credibly.core.errors import NotFiniteError, ShapeError
 from credibly.core.typing import ArrayLike
@@ -41,6 +43,9 @@ class ClassCVPlus:
     """
 
     score: ClassScore
+
+    def __post_init__(self) -> None:
+        check_class_score(type(self).__name__, self.score)
 
     def calibrate(
         self,
@@ -69,7 +74,9 @@ class ClassCVPlus:
         scores = self.score.score(predicted, targets, u)
         if bool(scores.isnan().any()):
             raise NotFiniteError(f"the scores of {int(scores.isnan().sum())} rows are NaN")
-        return ClassCVPlusPredictor(score=self.score, scores=sort_by_fold(scores, of_row, num_folds))
+        return ClassCVPlusPredictor(
+            score=self.score, scores=sort_by_fold(scores, of_row, num_folds), num_classes=num_classes(predicted)
+        )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -79,14 +86,16 @@ class ClassCVPlusPredictor:
     Attributes:
         score: the score that was calibrated.
         scores: the scores of the rows of each fold, increasing, one float64 tensor a fold.
+        num_classes: how many classes the calibrated predictions had.
     """
 
     score: ClassScore
     scores: tuple[Tensor, ...] = field(repr=False)
+    num_classes: int | None = None
 
     def predict(
         self,
-        predicted: Sequence[Distribution],
+        predicted: Members,
         coverage: float = 0.9,
         *,
         seed: int | None = None,
@@ -94,28 +103,30 @@ class ClassCVPlusPredictor:
         """The sets of the given coverage. Coverage 0 gives nothing, coverage 1 everything.
 
         Args:
-            predicted: the predictions of every model for all test rows, in the order of the folds.
+            predicted: the predictions of every model for all test rows, in the order of the folds: a sequence of
+                distributions, one with batch_shape (num_folds, rows), or a mixture of as many components.
             coverage: c; what is guaranteed is about 2 c - 1.
             seed: of the uniform numbers of randomised scores; a row has one for all models and classes.
 
         Raises:
             ValueError: coverage outside [0, 1].
-            ShapeError: not one prediction a fold, or predictions of different numbers of rows or classes.
+            ShapeError: not one prediction a fold, predictions of different numbers of rows, or other numbers of
+                classes than in calibration.
         """
-        check_coverage(coverage)
-        if len(predicted) != len(self.scores):
-            raise ShapeError(f"`predicted` must hold one prediction a fold, {len(self.scores)}; got {len(predicted)}")
-        rows, device = num_rows(predicted[0]), reference(predicted[0]).device
-        for each in predicted:
+        coverage = check_coverage(coverage)
+        members = each_member("predicted", predicted, len(self.scores))
+        rows, device = num_rows(members[0]), reference(members[0]).device
+        for each in members:
             check_same_rows("predicted[0]", rows, "another of `predicted`", num_rows(each))
+            check_target_size(each, self.num_classes, None)
         u = row_uniforms(rows, seed, "predict", device) if self.score.uses_uniforms else None
         k = rank(sum(len(scores) for scores in self.scores), coverage)
-        return PredictionSets(self._counts(predicted, u) < k)
+        return PredictionSets(self._counts(members, u) < k)
 
-    def _counts(self, predicted: Sequence[Distribution], u: Tensor | None) -> Tensor:
+    def _counts(self, members: Sequence[Distribution], u: Tensor | None) -> Tensor:
         """The number of scores below each class's own, (rows, classes), one fold at a time."""
         counts: Tensor | None = None
-        for scores, each in zip(self.scores, predicted, strict=True):
+        for scores, each in zip(self.scores, members, strict=True):
             table = self.score.scores_of_classes(each, u)
             below = count_below((scores.to(table.device),), (table,))
             if counts is not None and counts.shape != below.shape:

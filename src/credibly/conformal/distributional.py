@@ -24,16 +24,17 @@ from credibly.conformal.base import Score
 from credibly.conformal.float_search import last_true
 from credibly.conformal.interval_score import one_limit_a_row
 from credibly.conformal.intervals import Intervals
+from credibly.conformal.rows import given_uniforms
 from credibly.conformal.unions import ScoredIntervals
 from credibly.core.checks import as_tensor
-from credibly.core.errors import NotFiniteError, NotSupportedError, ShapeError
+from credibly.core.errors import NotFiniteError, NotSupportedError
 from credibly.core.typing import ArrayLike
 from credibly.distributions.cumulative import cdf
 from credibly.distributions.kinds import kind, reference
 from credibly.distributions.pit import cdf_below
 from credibly.distributions.rows import num_rows, to
 from credibly.distributions.survival import survival
-from credibly.distributions.targets import match_targets
+from credibly.distributions.targets import check_rows, match_targets
 
 __all__ = ["PITScore"]
 
@@ -53,7 +54,7 @@ class PITScore(Score[ScoredIntervals]):
         """Whether `score` and `region` read `u`."""
         return self.randomized
 
-    def score(self, predicted: Distribution, targets: ArrayLike, u: Tensor | None = None) -> Tensor:
+    def score(self, predicted: Distribution, targets: ArrayLike, u: ArrayLike | None = None) -> Tensor:
         """Minus the smaller of the two tails at every row's target, (rows,); see `Score.score`.
 
         Raises:
@@ -64,30 +65,43 @@ class PITScore(Score[ScoredIntervals]):
         values = match_targets(predicted, as_tensor(targets)).to(torch.float64)
         lower, upper = (tail.reshape(-1) for tail in _tails(precise, values, own))
         scores = -torch.minimum(lower, upper)
-        if bool(scores.isnan().any()):
-            raise NotFiniteError(f"the cdf of `predicted` is NaN in {int(scores.isnan().sum())} rows")
+        _refuse_nan(scores)
         return scores
 
-    def region(self, predicted: Distribution, thresholds: ArrayLike, u: Tensor | None = None) -> ScoredIntervals:
+    def region(self, predicted: Distribution, thresholds: ArrayLike, u: ArrayLike | None = None) -> ScoredIntervals:
         """The central interval of every row; see `Score.region`.
 
         Raises:
             NotSupportedError: `predicted` is about classes or several outputs a row, or its cdf is not known.
+            NotFiniteError: a prediction that is NaN.
         """
         precise, own = self._prepared(predicted, u)
+        _refuse_nan(_tails(precise, torch.zeros_like(own), own)[0])
         limits = one_limit_a_row(thresholds, num_rows(predicted), own.device)
         shape = predicted.batch_shape + predicted.event_shape
         least = (-limits).clamp(-1, 2).reshape(shape)  # the least tail on either side
         far = torch.full(shape, torch.inf, dtype=torch.float64, device=own.device)
-        lower = last_true(lambda y: _tails(precise, y, own)[0] >= least, far, -far)
-        upper = last_true(lambda y: _tails(precise, y, own)[1] >= least, -far, far)
+        if kind(predicted) == "count":  # between two counts the tails may round apart from theirs
+            lower = last_true(lambda y: _tails(precise, y.ceil(), own)[0] >= least, far, -far)
+            upper = last_true(lambda y: _tails(precise, y.floor(), own)[1] >= least, -far, far)
+        else:
+            lower = last_true(lambda y: _tails(precise, y, own)[0] >= least, far, -far)
+            upper = last_true(lambda y: _tails(precise, y, own)[1] >= least, -far, far)
         lower, upper = (torch.where(least > 0, found, end) for found, end in ((lower, -far), (upper, far)))
         if kind(predicted) == "count":
             lower, upper = lower.ceil().clamp(min=0), upper.floor()
-        return _decided(self, predicted, limits, u, lower.reshape(-1), upper.reshape(-1))
+        return self._decided(predicted, limits, None if u is None else own.reshape(-1), (lower, upper))
 
-    def _prepared(self, predicted: Distribution, u: Tensor | None) -> tuple[Distribution, Tensor]:
+    def _decided(
+        self, predicted: Distribution, limits: Tensor, u: Tensor | None, ends: tuple[Tensor, Tensor]
+    ) -> ScoredIntervals:
+        of_counts = kind(predicted) == "count"
+        found = Intervals.between(*(end.reshape(-1) for end in ends), of_counts=of_counts)
+        return ScoredIntervals(found.lower, found.upper, found.empty, self, predicted, limits, u, of_counts=of_counts)
+
+    def _prepared(self, predicted: Distribution, u: ArrayLike | None) -> tuple[Distribution, Tensor]:
         """The prediction in float64, and u in the shape of its targets."""
+        check_rows(predicted)
         if kind(predicted) == "class":
             raise NotSupportedError(
                 f"PITScore needs an order of the targets; a {type(predicted).__name__} is about classes: use LAC or APS"
@@ -98,16 +112,27 @@ class PITScore(Score[ScoredIntervals]):
                 "take each output by itself"
             )
         precise = to(predicted, dtype=torch.float64)
-        return precise, _uniforms(u, predicted)
+        own = _uniforms(u, predicted)
+        try:
+            _tails(precise, torch.full_like(own, torch.inf), own)
+        except ValueError as error:
+            raise NotSupportedError(
+                f"PITScore needs a distribution function on the whole line; a {type(predicted).__name__} does not "
+                f"have one ({error}): use CQR"
+            ) from error
+        return precise, own
 
 
-def _uniforms(u: Tensor | None, predicted: Distribution) -> Tensor:
-    shape = predicted.batch_shape + predicted.event_shape
+def _refuse_nan(probabilities: Tensor) -> None:
+    if bool(probabilities.isnan().any()):
+        raise NotFiniteError(f"the cdf of `predicted` is NaN in {int(probabilities.isnan().sum())} rows")
+
+
+def _uniforms(u: ArrayLike | None, predicted: Distribution) -> Tensor:
+    shape, device = predicted.batch_shape + predicted.event_shape, reference(predicted).device
     if u is None:
-        return torch.full(shape, 0.5, dtype=torch.float64, device=reference(predicted).device)
-    if u.shape != (num_rows(predicted),):
-        raise ShapeError(f"`u` must have shape ({num_rows(predicted)},), one number a row; got {tuple(u.shape)}")
-    return u.to(reference(predicted).device, torch.float64).reshape(shape)
+        return torch.full(shape, 0.5, dtype=torch.float64, device=device)
+    return given_uniforms(u, num_rows(predicted), device).reshape(shape)
 
 
 def _tails(precise: Distribution, values: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
@@ -115,10 +140,3 @@ def _tails(precise: Distribution, values: Tensor, u: Tensor) -> tuple[Tensor, Te
     below, at = cdf_below.formula(precise, values), cdf.formula(precise, values)
     mass = (at - below).clamp(min=0)
     return torch.minimum(below, at) + u * mass, survival.formula(precise, values) + (1 - u) * mass
-
-
-def _decided(
-    score: PITScore, predicted: Distribution, limits: Tensor, u: Tensor | None, lower: Tensor, upper: Tensor
-) -> ScoredIntervals:
-    ends = Intervals.between(lower, upper)
-    return ScoredIntervals(ends.lower, ends.upper, ends.empty, score, predicted, limits, u)

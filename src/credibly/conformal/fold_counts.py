@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from credibly.conformal.rows import row_groups
+from credibly.conformal.groups import row_groups
 from credibly.core.errors import ShapeError
 from credibly.core.typing import ArrayLike
 

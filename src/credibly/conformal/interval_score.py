@@ -20,7 +20,7 @@ from credibly.core.errors import NotFiniteError, NotSupportedError, ShapeError
 from credibly.core.typing import ArrayLike
 from credibly.distributions.kinds import kind
 from credibly.distributions.rows import num_rows
-from credibly.distributions.targets import match_targets
+from credibly.distributions.targets import check_rows, match_targets
 
 __all__ = ["IntervalScore", "divided", "multiplied", "one_limit_a_row", "stretched", "without_nan"]
 
@@ -50,7 +50,7 @@ class IntervalScore(Score[Intervals]):
             limits: thresholds, float64, that broadcast to their shape.
         """
 
-    def score(self, predicted: Distribution, targets: ArrayLike, u: Tensor | None = None) -> Tensor:
+    def score(self, predicted: Distribution, targets: ArrayLike, u: ArrayLike | None = None) -> Tensor:
         """The score of every row's target, (rows,), float64; see `Score.score`.
 
         Raises:
@@ -61,7 +61,7 @@ class IntervalScore(Score[Intervals]):
         values = match_targets(predicted, as_tensor(targets)).reshape(anchors[0].shape).to(torch.float64)
         return self.of_values(anchors, values)
 
-    def region(self, predicted: Distribution, thresholds: ArrayLike, u: Tensor | None = None) -> Intervals:
+    def region(self, predicted: Distribution, thresholds: ArrayLike, u: ArrayLike | None = None) -> Intervals:
         """The interval of every row; see `Score.region`.
 
         Raises:
@@ -70,7 +70,7 @@ class IntervalScore(Score[Intervals]):
         """
         anchors = self._checked(predicted)
         limits = one_limit_a_row(thresholds, len(anchors[0]), anchors[0].device)
-        return Intervals.between(*self.ends(anchors, limits))
+        return Intervals.between(*self.ends(anchors, limits), of_counts=kind(predicted) == "count")
 
     def check_numbers(self, predicted: Distribution) -> None:
         """Refuse classes by name."""
@@ -81,6 +81,7 @@ class IntervalScore(Score[Intervals]):
             )
 
     def _checked(self, predicted: Distribution) -> tuple[Tensor, ...]:
+        check_rows(predicted)
         self.check_numbers(predicted)
         if predicted.event_shape not in ((), (1,)):
             raise NotSupportedError(

@@ -8,7 +8,7 @@ theorem B of section 4.2.2).
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from credibly.core.checks import as_tensor, check_finite
 from credibly.core.errors import ShapeError
 from credibly.core.typing import ArrayLike
 
-__all__ = ["Intervals", "sum_down", "sum_up"]
+__all__ = ["Intervals", "sum_down", "sum_up", "widths"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,22 +29,27 @@ class Intervals(Region):
         lower: lower ends, (rows,), float64; NaN where the interval is empty.
         upper: upper ends, (rows,), float64; NaN where the interval is empty.
         empty: whether the interval contains nothing, (rows,), bool.
+        of_counts: whether the targets are counts, so that `width` is how many of them an interval holds.
     """
 
     lower: Tensor
     upper: Tensor
     empty: Tensor
+    of_counts: bool = field(default=False, kw_only=True)
 
     @classmethod
-    def between(cls, lower: Tensor, upper: Tensor) -> "Intervals":
+    def between(cls, lower: Tensor, upper: Tensor, *, of_counts: bool = False) -> "Intervals":
         """The intervals [lower, upper]; empty where no real number lies between, as for lower > upper."""
         empty = (lower > upper) | (lower == math.inf) | (upper == -math.inf)
-        return cls(lower.masked_fill(empty, math.nan), upper.masked_fill(empty, math.nan), empty)
+        return cls(lower.masked_fill(empty, math.nan), upper.masked_fill(empty, math.nan), empty, of_counts=of_counts)
 
     @property
     def width(self) -> Tensor:
-        """The width of each interval, (rows,): 0 where it is empty, infinite where an end is."""
-        return (self.upper - self.lower).masked_fill(self.empty, 0.0)
+        """The width of each interval, (rows,): 0 where it is empty, infinite where an end is.
+
+        Of counts it is the number of counts between the ends, both included: 1 for [0, 0], and 3 for [-1.5, 2.5].
+        """
+        return widths(self.lower, self.upper, of_counts=self.of_counts).masked_fill(self.empty, 0.0)
 
     def contains(self, targets: ArrayLike) -> Tensor:
         """Whether each row's target lies in its interval, (rows,), bool; an empty interval contains nothing.
@@ -59,6 +64,11 @@ class Intervals(Region):
             raise ShapeError(f"`targets` must have shape ({rows},) or ({rows}, 1); got {tuple(values.shape)}")
         values = check_finite("targets", values.reshape(rows))
         return (self.lower <= values) & (values <= self.upper)
+
+
+def widths(lower: Tensor, upper: Tensor, *, of_counts: bool) -> Tensor:
+    """The lengths from the lower to the upper ends; of counts, how many of 0, 1, 2, ... lie between them."""
+    return (upper.floor() - lower.clamp(min=0).ceil() + 1).clamp(min=0) if of_counts else upper - lower
 
 
 def _sum_and_error(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:

@@ -24,7 +24,9 @@ from torch.distributions import Distribution
 
 from credibly.conformal.fold_counts import row_folds, sort_by_fold
 from credibly.conformal.intervals import Intervals, sum_down, sum_up
+from credibly.conformal.members import stacked
 from credibly.conformal.ranks import rank
+from credibly.conformal.residual import moment
 from credibly.conformal.shifted_sums import kth_smallest_sum
 from credibly.core.checks import as_tensor, check_coverage, check_finite
 from credibly.core.errors import ShapeError
@@ -34,6 +36,7 @@ from credibly.distributions.moments import mean
 __all__ = ["AfterBootstrapPredictor", "CVPlus", "JackknifePlus", "JackknifePlusAfterBootstrap", "PlusPredictor"]
 
 _TABLE = 2**22  # elements of a table of rows against rows at a time
+_ADVICE = "give point predictions, such as medians, as an array; for classes use ClassCVPlus"
 
 Predictions = Distribution | ArrayLike
 Members = Distribution | ArrayLike | Sequence[Distribution]
@@ -98,7 +101,8 @@ class PlusPredictor:
 
         Args:
             members: what each model, in the order of the folds, predicts for the new rows: a distribution with
-                batch_shape (num_folds, rows), a sequence of distributions, or an array (num_folds, rows).
+                batch_shape (num_folds, rows), a mixture of as many components, a sequence of distributions, or an
+                array (num_folds, rows).
             coverage: c, in [0, 1].
 
         Raises:
@@ -141,20 +145,26 @@ class JackknifePlusAfterBootstrap:
         """Keep the residuals of every row under the members that did not see it.
 
         Args:
-            members: what each member predicts for every training row: a distribution with batch_shape (members, rows),
-                a sequence of distributions, or an array (members, rows).
+            members: what each member predicts for every training row: the mixture that an ensemble's posterior
+                predicts, whose components are the members; a distribution with batch_shape (members, rows); a sequence
+                of distributions; or an array (members, rows).
+                Members that are several draws each, such as those of dropout, come as a sequence:
+                `[member.predict(inputs) for member in posterior.members]`.
             targets: what came, (rows,).
-            in_bag: whether the member's sample holds the row, or how often, (members, rows). A row that is in every
-                sample has an infinite residual.
+            in_bag: whether the member's sample holds the row, or how often, (members, rows): `posterior.info.in_bag` of
+                `inference.Ensemble(bootstrap=True)`. A row that is in every sample has an infinite residual.
 
         Raises:
             ShapeError: other shapes.
-            NotFiniteError: NaN or infinite predictions or targets.
+            NotFiniteError: NaN or infinite predictions, targets or `in_bag`.
+            ValueError: `in_bag` below 0.
         """
         centres = _members(members, None)
-        bags = as_tensor(in_bag, device=centres.device)
+        bags = check_finite("in_bag", as_tensor(in_bag, device=centres.device))
         if bags.shape != centres.shape:
             raise ShapeError(f"`in_bag` must have shape {tuple(centres.shape)}; got {tuple(bags.shape)}")
+        if bool((bags < 0).any()):
+            raise ValueError(f"`in_bag` must be 0 or above; got {bags.min().item():g}")
         unseen = (bags == 0).T.contiguous()
         own = _aggregated(centres.T, unseen, self.aggregate)
         seen_by_all = ~unseen.any(-1)
@@ -233,7 +243,7 @@ def _plus(residuals: Tensor, folds: Tensor) -> PlusPredictor:
 def _points(name: str, predictions: Predictions) -> Tensor:
     """Point predictions, float64: means of a distribution, a last axis of one output dropped."""
     given = predictions
-    values = mean(given) if isinstance(given, Distribution) else as_tensor(given)
+    values = moment(mean, given, _ADVICE) if isinstance(given, Distribution) else as_tensor(given)
     if isinstance(given, Distribution) and given.event_shape:
         values = values.squeeze(-1) if given.event_shape == (1,) else values
     return check_finite(name, values.detach()).to(torch.float64)
@@ -244,7 +254,7 @@ def _members(members: Members, count: int | None) -> Tensor:
     if isinstance(members, Sequence) and members and all(isinstance(each, Distribution) for each in members):
         centres = torch.stack([_points("members", each) for each in members])
     else:
-        centres = _points("members", members)
+        centres = _points("members", stacked(members) if isinstance(members, Distribution) else members)
     if centres.dim() != 2 or (count is not None and len(centres) != count):
         needed = "members" if count is None else count
         raise ShapeError(f"`members` must have shape ({needed}, rows); got {tuple(centres.shape)}")

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from credibly.conformal.float_search import last_true
+from credibly.core.errors import NotFiniteError
 from credibly.distributions.cumulative import cdf, icdf
 from credibly.distributions.density import safe_log_prob
 from credibly.distributions.rows import num_rows, select
@@ -59,6 +60,9 @@ def level_sets(d: Distribution, log_level: Tensor) -> tuple[Tensor, Tensor]:
     Args:
         d: a distribution of real numbers in float64, one a row.
         log_level: (rows,), float64; -inf gives the whole line.
+
+    Raises:
+        NotFiniteError: the density of a row is NaN.
     """
     points = turning_points.formula(d).flatten(1).T
     size = max(1, _TABLE // (points.shape[1] + 2) ** 2)
@@ -77,7 +81,11 @@ def level_sets_of_counts(d: Distribution, log_level: Tensor) -> tuple[Tensor, Te
     Args:
         d: a distribution of counts in float64, one a row.
         log_level: (rows,), float64; -inf gives all counts.
+
+    Raises:
+        NotFiniteError: the density of a row is NaN.
     """
+    _refuse_nan(_log_density(d, torch.zeros_like(log_level)).isnan().flatten())
     whole = torch.isneginf(log_level)
     least = log_level.masked_fill(whole, 0.0).exp().clamp(min=torch.finfo(torch.float64).tiny)
     far = torch.full_like(least, torch.inf)
@@ -86,22 +94,38 @@ def level_sets_of_counts(d: Distribution, log_level: Tensor) -> tuple[Tensor, Te
         lambda y: _flat(survival.formula(d, _event(d, y.floor() - 1))) >= least, -torch.ones_like(far), far
     )
     first, last = first.ceil(), last.floor()
+    number = torch.where(~whole & (first <= last), last - first + 1, 0.0).to(torch.int64)
     parts = [
-        _runs(d, log_level, first[row], last[row], row)
-        for row in (~whole & (first <= last)).nonzero().squeeze(-1).tolist()
+        _runs(d, log_level, first, number, rows)
+        for rows in torch.split(torch.arange(len(number), device=number.device), _rows_at_a_time(number))
+        if len(rows)
     ]
     rows = whole.nonzero().squeeze(-1)
     parts.append((rows, torch.zeros_like(least[rows]), far[rows]))
     return _padded(parts, log_level)
 
 
-def _runs(d: Distribution, log_level: Tensor, first: Tensor, last: Tensor, row: int) -> tuple[Tensor, Tensor, Tensor]:
-    counts = torch.arange(int(first), int(last) + 1, dtype=torch.float64, device=first.device)
-    copies = select(d, torch.full((len(counts),), row))
-    inside = _log_density(copies, counts) >= log_level[row]
-    edges = torch.nn.functional.pad(inside.flatten().to(torch.int8), (1, 1)).diff()
-    lower, upper = counts[edges[:-1] == 1], counts[edges[1:] == -1]
-    return torch.full_like(lower, row, dtype=torch.int64), lower, upper
+def _rows_at_a_time(number: Tensor) -> list[int]:
+    """How many rows make up a block of counts, one row at least."""
+    block = (number.cumsum(0) - number) // _TABLE
+    sizes: list[int] = torch.unique_consecutive(block, return_counts=True)[1].tolist()
+    return sizes or [0]
+
+
+def _runs(
+    d: Distribution, log_level: Tensor, first: Tensor, number: Tensor, rows: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The row, the first and the last count of every run, among `number` counts from `first` on, for some rows."""
+    number = number[rows]
+    start = number.cumsum(0) - number
+    of = rows.repeat_interleave(number)
+    place = torch.arange(len(of), device=of.device) - start.repeat_interleave(number)
+    counts = first[of] + place
+    inside = _log_density(select(d, of), counts).flatten() >= log_level[of]
+    before = torch.nn.functional.pad(inside, (1, 0))[:-1] & (place > 0)
+    after = torch.nn.functional.pad(inside, (0, 1))[1:] & (place < number.repeat_interleave(number) - 1)
+    begins, ends = inside & ~before, inside & ~after
+    return of[begins], counts[begins], counts[ends]
 
 
 def _pieces_of_rows(d: Distribution, points: Tensor, log_level: Tensor, first: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -127,6 +151,7 @@ def _first_segments(d: Distribution, points: Tensor, levels: Tensor) -> _Segment
     right = torch.where(high.isfinite(), high, _beyond(d, points.amax(-1), spread, levels))
     seeds = torch.cat([left.unsqueeze(-1), points, right.unsqueeze(-1)], -1).sort(-1).values
     logs = component_log_probs.formula(d, _event(d, seeds.T)).flatten(2)
+    _refuse_nan(logs.isnan().any(0).any(0) | seeds.isnan().any(-1))
     rows = torch.arange(len(seeds), device=seeds.device).expand(seeds.shape[1] - 1, -1)
     every = _Segments(
         rows.reshape(-1),
@@ -150,7 +175,8 @@ def _beyond(d: Distribution, start: Tensor, step: Tensor, levels: Tensor) -> Ten
 
 def _solved(d: Distribution, segments: _Segments, levels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The pieces on all segments, unordered."""
-    found = []
+    empty = segments.a[:0]
+    found = [(segments.row[:0], empty, empty)]
     while len(segments.row):
         level = levels[segments.row]
         top = torch.maximum(segments.at_a, segments.at_b).logsumexp(0)
@@ -209,6 +235,12 @@ def _padded(parts: list[tuple[Tensor, Tensor, Tensor]], like: Tensor) -> tuple[T
         table[row, place] = ends[order]
         tables.append(table)
     return tables[0], tables[1]
+
+
+def _refuse_nan(is_nan: Tensor) -> None:
+    """Raise where the density of rows is NaN, as that of no spread at all is at its own point."""
+    if bool(is_nan.any()):
+        raise NotFiniteError(f"the density of `predicted` is NaN in {int(is_nan.sum())} rows")
 
 
 def _event(d: Distribution, y: Tensor) -> Tensor:

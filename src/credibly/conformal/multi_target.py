@@ -20,6 +20,7 @@ from torch.distributions import Distribution
 from credibly.conformal.base import ConformalPredictor, Score
 from credibly.conformal.bonferroni import part_coverage
 from credibly.conformal.interval_score import IntervalScore, one_limit_a_row, without_nan
+from credibly.conformal.intervals import widths
 from credibly.conformal.region import Region
 from credibly.conformal.residual import StandardizedResidual
 from credibly.core.checks import as_tensor, check_finite
@@ -28,7 +29,7 @@ from credibly.core.typing import ArrayLike
 from credibly.distributions.covariance import covariance
 from credibly.distributions.kinds import kind
 from credibly.distributions.moments import mean
-from credibly.distributions.targets import match_targets
+from credibly.distributions.targets import check_rows, match_targets
 
 __all__ = ["BonferroniBox", "BonferroniBoxPredictor", "Box", "Boxes", "Ellipsoid", "Ellipsoids", "TargetScore"]
 
@@ -41,23 +42,26 @@ class Boxes(Region):
         lower: lower ends, (rows, targets), float64; NaN where the box is empty.
         upper: upper ends, likewise.
         empty: whether the box contains nothing, (rows,), bool.
+        of_counts: whether the targets are counts, so that `width` is how many of them a side holds.
     """
 
     lower: Tensor
     upper: Tensor
     empty: Tensor
+    of_counts: bool = field(default=False, kw_only=True)
 
     @classmethod
-    def between(cls, lower: Tensor, upper: Tensor) -> "Boxes":
+    def between(cls, lower: Tensor, upper: Tensor, *, of_counts: bool = False) -> "Boxes":
         """The boxes with these ends; empty where no real number lies between those of one target."""
         empty = ((lower > upper) | (lower == math.inf) | (upper == -math.inf)).any(-1)
         crossed = empty.unsqueeze(-1)
-        return cls(lower.masked_fill(crossed, math.nan), upper.masked_fill(crossed, math.nan), empty)
+        lower, upper = lower.masked_fill(crossed, math.nan), upper.masked_fill(crossed, math.nan)
+        return cls(lower, upper, empty, of_counts=of_counts)
 
     @property
     def width(self) -> Tensor:
-        """The length of every side, (rows, targets): 0 where the box is empty."""
-        return (self.upper - self.lower).masked_fill(self.empty.unsqueeze(-1), 0.0)
+        """The length of every side, (rows, targets): 0 where the box is empty; of counts, how many it holds."""
+        return widths(self.lower, self.upper, of_counts=self.of_counts).masked_fill(self.empty.unsqueeze(-1), 0.0)
 
     @property
     def volume(self) -> Tensor:
@@ -124,7 +128,10 @@ class Box(Score[Boxes]):
 
     of: IntervalScore = field(default_factory=StandardizedResidual)
 
-    def score(self, predicted: Distribution, targets: ArrayLike, u: Tensor | None = None) -> Tensor:
+    def __post_init__(self) -> None:
+        _check_interval_score(type(self).__name__, self.of)
+
+    def score(self, predicted: Distribution, targets: ArrayLike, u: ArrayLike | None = None) -> Tensor:
         """The largest score of every row, (rows,); see `Score.score`.
 
         Raises:
@@ -134,7 +141,7 @@ class Box(Score[Boxes]):
         values = match_targets(predicted, as_tensor(targets)).to(torch.float64)
         return self.of.of_values(anchors, values).amax(-1)
 
-    def region(self, predicted: Distribution, thresholds: ArrayLike, u: Tensor | None = None) -> Boxes:
+    def region(self, predicted: Distribution, thresholds: ArrayLike, u: ArrayLike | None = None) -> Boxes:
         """The box of every row; see `Score.region`.
 
         Raises:
@@ -142,7 +149,7 @@ class Box(Score[Boxes]):
         """
         anchors = _vector_anchors(self.of, predicted)
         limits = one_limit_a_row(thresholds, len(anchors[0]), anchors[0].device)
-        return Boxes.between(*self.of.ends(anchors, limits.unsqueeze(-1)))
+        return Boxes.between(*self.of.ends(anchors, limits.unsqueeze(-1)), of_counts=kind(predicted) == "count")
 
 
 @dataclass(frozen=True)
@@ -151,26 +158,48 @@ class TargetScore(Score[Boxes]):
 
     Args:
         of: the score.
-        index: which target.
+        index: which target, from 0; negative ones count from the last.
     """
 
     of: IntervalScore
     index: int
 
-    def score(self, predicted: Distribution, targets: ArrayLike, u: Tensor | None = None) -> Tensor:
-        """The score of every row's target at the index, (rows,); `targets` are all of them, (rows, targets)."""
-        anchors = _vector_anchors(self.of, predicted)
+    def __post_init__(self) -> None:
+        _check_interval_score(type(self).__name__, self.of)
+        if isinstance(self.index, bool) or not hasattr(self.index, "__index__"):
+            raise TypeError(f"`index` must be a whole number; got {self.index!r}")
+
+    def score(self, predicted: Distribution, targets: ArrayLike, u: ArrayLike | None = None) -> Tensor:
+        """The score of every row's target at the index, (rows,); `targets` are all of them, (rows, targets).
+
+        Raises:
+            NotSupportedError: `predicted` is about classes, or not about a vector.
+            ShapeError: there is no such target.
+        """
+        anchors = self._anchors(predicted)
         values = match_targets(predicted, as_tensor(targets)).to(torch.float64)
         return self.of.of_values(anchors, values)[:, self.index]
 
-    def region(self, predicted: Distribution, thresholds: ArrayLike, u: Tensor | None = None) -> Boxes:
-        """The interval of the target at the index, and all numbers of the others, for every row."""
-        anchors = _vector_anchors(self.of, predicted)
+    def region(self, predicted: Distribution, thresholds: ArrayLike, u: ArrayLike | None = None) -> Boxes:
+        """The interval of the target at the index, and all numbers of the others, for every row.
+
+        Raises:
+            NotSupportedError: `predicted` is about classes, or not about a vector.
+            ShapeError: there is no such target.
+        """
+        anchors = self._anchors(predicted)
         limits = one_limit_a_row(thresholds, len(anchors[0]), anchors[0].device)
         lower, upper = torch.full_like(anchors[0], -math.inf), torch.full_like(anchors[0], math.inf)
         own = self.of.ends(tuple(anchor[:, self.index] for anchor in anchors), limits)
         lower[:, self.index], upper[:, self.index] = own
-        return Boxes.between(lower, upper)
+        return Boxes.between(lower, upper, of_counts=kind(predicted) == "count")
+
+    def _anchors(self, predicted: Distribution) -> tuple[Tensor, ...]:
+        anchors = _vector_anchors(self.of, predicted)
+        count = anchors[0].shape[-1]
+        if not -count <= self.index < count:
+            raise ShapeError(f"`index` must lie between {-count} and {count - 1} for {count} targets; got {self.index}")
+        return anchors
 
 
 @dataclass(frozen=True)
@@ -182,6 +211,9 @@ class BonferroniBox:
     """
 
     of: IntervalScore = field(default_factory=StandardizedResidual)
+
+    def __post_init__(self) -> None:
+        _check_interval_score(type(self).__name__, self.of)
 
     def calibrate(
         self,
@@ -231,7 +263,7 @@ class BonferroniBoxPredictor:
         lower = torch.stack([box.lower for box in boxes]).amax(0)
         upper = torch.stack([box.upper for box in boxes]).amin(0)
         empty = torch.stack([box.empty for box in boxes]).any(0).unsqueeze(-1)
-        return Boxes.between(lower.masked_fill(empty, math.inf), upper)
+        return Boxes.between(lower.masked_fill(empty, math.inf), upper, of_counts=boxes[0].of_counts)
 
 
 @dataclass(frozen=True)
@@ -244,7 +276,7 @@ class Ellipsoid(Score[Ellipsoids]):
 
     covariance: tuple[tuple[float, ...], ...] | None = None
 
-    def score(self, predicted: Distribution, targets: ArrayLike, u: Tensor | None = None) -> Tensor:
+    def score(self, predicted: Distribution, targets: ArrayLike, u: ArrayLike | None = None) -> Tensor:
         """The distance of every row's target, (rows,); see `Score.score`.
 
         Raises:
@@ -254,7 +286,7 @@ class Ellipsoid(Score[Ellipsoids]):
         centre, scale_tril = self._shape_of(predicted)
         return _mahalanobis(centre, scale_tril, match_targets(predicted, as_tensor(targets)).to(torch.float64))
 
-    def region(self, predicted: Distribution, thresholds: ArrayLike, u: Tensor | None = None) -> Ellipsoids:
+    def region(self, predicted: Distribution, thresholds: ArrayLike, u: ArrayLike | None = None) -> Ellipsoids:
         """The ellipsoid of every row; see `Score.region`.
 
         Raises:
@@ -307,7 +339,13 @@ def _vector_anchors(score: IntervalScore, predicted: Distribution) -> tuple[Tens
     return score.anchors(predicted)
 
 
+def _check_interval_score(name: str, score: object) -> None:
+    if not isinstance(score, IntervalScore):
+        raise TypeError(f"{name} needs a score of numbers, such as StandardizedResidual() or CQR(); got {score!r}")
+
+
 def _check_vector(name: str, predicted: Distribution) -> None:
+    check_rows(predicted)
     if kind(predicted) == "class" or len(predicted.event_shape) != 1:
         raise NotSupportedError(
             f"{name} needs a vector of numbers a row; `predicted` is about a {kind(predicted)} target with event_shape "

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from credibly.conformal.comparisons import at_most
 from credibly.conformal.multiple_testing import BenjaminiHochberg, MultipleTest, check_p_values
-from credibly.conformal.rows import row_uniforms
+from credibly.conformal.rows import given_uniforms, row_uniforms
 from credibly.core.checks import as_tensor, check_coverage, exact_level
 from credibly.core.errors import NotFiniteError, ShapeError
 from credibly.core.typing import ArrayLike
@@ -162,11 +162,4 @@ def _checked(scores: ArrayLike, calibration_scores: ArrayLike) -> tuple[Tensor, 
 
 
 def _uniforms(u: ArrayLike | None, rows: int, seed: int | None, device: torch.device) -> Tensor:
-    if u is None:
-        return row_uniforms(rows, seed, "predict", device)
-    given = as_tensor(u, device=device).to(torch.float64)
-    if given.shape not in ((rows,), (rows, 1)):
-        raise ShapeError(f"`u` must have shape ({rows},), one number a row; got {tuple(given.shape)}")
-    if not bool(((given >= 0) & (given <= 1)).all()):
-        raise ValueError("`u` must lie in [0, 1]")
-    return given
+    return row_uniforms(rows, seed, "predict", device) if u is None else given_uniforms(u, rows, device)

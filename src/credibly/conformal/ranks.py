@@ -19,10 +19,20 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from credibly.core.checks import check_coverage, exact_level
+from credibly.core.checks import as_tensor, check_coverage, check_finite, exact_level
+from credibly.core.errors import NotFiniteError, ShapeError
+from credibly.core.typing import ArrayLike
 from credibly.metrics.coverage_law import rank
 
-__all__ = ["group_thresholds", "rank", "ranks", "threshold", "weighted_threshold"]
+__all__ = [
+    "group_thresholds",
+    "kth_score",
+    "kth_weighted_score",
+    "rank",
+    "ranks",
+    "threshold",
+    "weighted_threshold",
+]
 
 
 def ranks(
@@ -40,19 +50,43 @@ def ranks(
 
 
 def threshold(
-    sorted_scores: Tensor,  # (..., n), increasing
+    sorted_scores: ArrayLike,  # (..., n), increasing
     coverage: float,
 ) -> Tensor:
     """The conformal threshold over the last axis, shape (...).
 
     Raises:
-        ValueError: coverage outside [0, 1].
+        ShapeError: a single number.
+        NotFiniteError: NaN scores.
+        ValueError: scores that are not increasing; coverage outside [0, 1].
     """
+    return kth_score(_checked_scores(sorted_scores), coverage)
+
+
+def kth_score(
+    sorted_scores: Tensor,  # (..., n), increasing, floating
+    coverage: float,
+) -> Tensor:
+    """`threshold` of scores that are known to be in order."""
     num_scores = sorted_scores.shape[-1]
     k = rank(num_scores, coverage)
     if 0 < k <= num_scores:
         return sorted_scores[..., k - 1]
     return sorted_scores.new_full(sorted_scores.shape[:-1], math.inf if k > 0 else -math.inf)
+
+
+def _checked_scores(sorted_scores: ArrayLike) -> Tensor:
+    scores = as_tensor(sorted_scores)
+    scores = scores if scores.is_floating_point() else scores.to(torch.float64)
+    if not scores.dim():
+        raise ShapeError("`sorted_scores` must have shape (..., n); got a single number")
+    if bool(scores.isnan().any()):
+        raise NotFiniteError(
+            f"`sorted_scores` must not be NaN; {int(scores.isnan().sum())} of {scores.numel()} values are"
+        )
+    if bool((scores[..., 1:] < scores[..., :-1]).any()):
+        raise ValueError("`sorted_scores` must increase along the last axis; sort them first")
+    return scores
 
 
 def group_thresholds(
@@ -76,18 +110,38 @@ def group_thresholds(
 
 
 def weighted_threshold(
-    sorted_scores: Tensor,  # (n,), increasing
-    weights: Tensor,  # (n,), in the order of the scores
-    test_weights: Tensor,  # (batch,)
+    sorted_scores: ArrayLike,  # (n,), increasing
+    weights: ArrayLike,  # (n,), in the order of the scores
+    test_weights: ArrayLike,  # (batch,)
     coverage: float,
 ) -> Tensor:
     """The weighted conformal threshold of every test point, shape (batch,). Equal weights give `threshold`.
 
     Raises:
-        ValueError: coverage outside [0, 1].
+        ShapeError: not one weight a score.
+        NotFiniteError: NaN scores; NaN or infinite weights.
+        ValueError: scores that are not increasing; weights below 0; coverage outside [0, 1].
     """
+    scores = _checked_scores(sorted_scores)
+    own, tests = (
+        _checked_weights(name, given, scores) for name, given in (("weights", weights), ("test_weights", test_weights))
+    )
+    if own.dim() != 1 or own.shape != scores.shape:
+        raise ShapeError(
+            f"`sorted_scores` and `weights` must both have shape (n,); got {tuple(scores.shape)} and {tuple(own.shape)}"
+        )
+    return kth_weighted_score(scores, own, tests, coverage)
+
+
+def kth_weighted_score(
+    sorted_scores: Tensor,  # (n,), increasing, floating
+    weights: Tensor,  # (n,), 0 or above
+    test_weights: Tensor,  # (batch,), 0 or above
+    coverage: float,
+) -> Tensor:
+    """`weighted_threshold` of scores and weights that are known to be in order."""
     level = exact_level(check_coverage(coverage))
-    if level in (0, 1):
+    if level in (0, 1) or not len(weights):
         return sorted_scores.new_full(test_weights.shape, math.inf if level else -math.inf)
     unit = weights.amax() if bool((weights > 0).any()) else weights.new_ones(())
     mass = (weights / unit).cumsum(0)
@@ -102,6 +156,13 @@ def weighted_threshold(
         index[doubtful] = _exact_places(weights, test_weights[doubtful], level)
     extended = torch.cat([sorted_scores, sorted_scores.new_full((1,), math.inf)])
     return extended[torch.where(total > 0, index, len(sorted_scores))]
+
+
+def _checked_weights(name: str, weights: ArrayLike, like: Tensor) -> Tensor:
+    given = check_finite(name, as_tensor(weights, device=like.device)).to(torch.float64)
+    if bool((given < 0).any()):
+        raise ValueError(f"`{name}` must be 0 or above; got {given.min().item():g}")
+    return given
 
 
 def _exact_places(weights: Tensor, test_weights: Tensor, level: Fraction) -> Tensor:

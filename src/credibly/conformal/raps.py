@@ -19,7 +19,7 @@ from credibly.conformal.ranked_score import RankedScore, least_probability, on_g
 from credibly.conformal.ranks import threshold
 from credibly.conformal.standing import Standing
 from credibly.conformal.top_k import TopK
-from credibly.conformal.tuning import Aim, best_score
+from credibly.conformal.tuning import Aim, best_score, check_aim
 from credibly.core.checks import check_nonnegative
 from credibly.core.typing import ArrayLike
 
@@ -80,8 +80,9 @@ class RAPS(RankedScore):
             seed: of the uniform numbers, the same ones for every value of lambda.
 
         Raises:
-            ValueError: coverage outside [0, 1]; no penalties.
+            ValueError: coverage outside [0, 1]; no penalties; an aim that there is not.
         """
+        check_aim(aim)
         ranks = TopK().score(predicted, targets)
         free = float(threshold(ranks.sort().values, coverage).clamp(min=0, max=float(ranks.max())))
         tried = _PENALTIES[aim] if penalties is None else penalties

@@ -1,5 +1,6 @@
 """Residuals: the distance between a number and its predicted mean, as it is or in units of a scale."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,10 +9,13 @@ from torch.distributions import Distribution
 
 from credibly.conformal.interval_score import IntervalScore, divided, multiplied, stretched, without_nan
 from credibly.conformal.intervals import sum_up
-from credibly.core.errors import ShapeError
+from credibly.core.checks import check_positive
+from credibly.core.errors import NotSupportedError, ShapeError
 from credibly.distributions.moments import mean, variance
 
-__all__ = ["AbsoluteResidual", "StandardizedResidual"]
+__all__ = ["AbsoluteResidual", "StandardizedResidual", "moment"]
+
+_ADVICE = "use CQR, which reads quantiles"
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class AbsoluteResidual(IntervalScore):
 
     def anchors(self, predicted: Distribution) -> tuple[Tensor, ...]:
         """The mean."""
-        return (without_nan("mean", mean(predicted), predicted),)
+        return (without_nan("mean", moment(mean, predicted, _ADVICE), predicted),)
 
     def of_values(self, anchors: tuple[Tensor, ...], values: Tensor) -> Tensor:
         """The distances from the mean."""
@@ -49,11 +53,17 @@ class StandardizedResidual(IntervalScore):
         scale: None is the predicted standard deviation of every row; numbers, one an output, hold for all rows.
     """
 
-    scale: tuple[float, ...] | None = None
+    scale: float | tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.scale is not None and not all(0 < each < float("inf") for each in self.scale):
-            raise ValueError(f"`scale` must be finite numbers above 0; got {self.scale}")
+        for each in self._numbers:
+            check_positive("scale", each)
+
+    @property
+    def _numbers(self) -> tuple[float, ...]:
+        if self.scale is None:
+            return ()
+        return tuple(self.scale) if isinstance(self.scale, Sequence) else (self.scale,)
 
     def anchors(self, predicted: Distribution) -> tuple[Tensor, ...]:
         """The mean and the scale.
@@ -61,12 +71,13 @@ class StandardizedResidual(IntervalScore):
         Raises:
             ShapeError: `scale` has not one number for every output.
         """
-        centre = without_nan("mean", mean(predicted), predicted)
+        centre = without_nan("mean", moment(mean, predicted, _ADVICE), predicted)
         if self.scale is None:
-            return centre, without_nan("variance", variance(predicted), predicted).sqrt()
-        if centre[:1].numel() not in (0, len(self.scale)):
-            raise ShapeError(f"`scale` must have {centre[0].numel()} numbers, one an output; got {len(self.scale)}")
-        scale = torch.tensor(self.scale, dtype=torch.float64, device=centre.device)
+            return centre, without_nan("variance", moment(variance, predicted, _ADVICE), predicted).sqrt()
+        given = self._numbers
+        if centre[:1].numel() not in (0, len(given)):
+            raise ShapeError(f"`scale` must have {centre[0].numel()} numbers, one an output; got {len(given)}")
+        scale = torch.tensor(given, dtype=torch.float64, device=centre.device)
         return centre, scale.reshape(predicted.event_shape).expand(centre.shape)
 
     def of_values(self, anchors: tuple[Tensor, ...], values: Tensor) -> Tensor:
@@ -78,6 +89,14 @@ class StandardizedResidual(IntervalScore):
         """As many scales below and above the mean as the limit says."""
         centre, scale = anchors
         return stretched(centre, centre, multiplied(limits, scale))
+
+
+def moment(of: Callable[[Distribution], Tensor], predicted: Distribution, advice: str) -> Tensor:
+    """A moment of the prediction, or a NotSupportedError that says what to use in its place."""
+    try:
+        return of(predicted)
+    except NotSupportedError as error:
+        raise NotSupportedError(f"{error}; {advice}") from error
 
 
 def _distance(centre: Tensor, values: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What comes beside the predictions, one number a row: groups, weights, difficulty, uniform numbers."""
+"""What comes beside the predictions, one number a row: weights, difficulty, uniform numbers, thresholds."""
 
 import math
 
@@ -12,8 +12,9 @@ from credibly.core.typing import ArrayLike
 
 __all__ = [
     "check_agreement",
+    "given_uniforms",
+    "one_a_row",
     "row_difficulty",
-    "row_groups",
     "row_thresholds",
     "row_uniforms",
     "row_weights",
@@ -29,25 +30,17 @@ def check_agreement(name: str, given: bool, calibrated: bool) -> None:
         raise ValueError(f"`{name}` was given to calibrate, so predict needs it too")
 
 
-def _one_a_row(name: str, values: ArrayLike, rows: int, device: torch.device) -> Tensor:
+def one_a_row(name: str, values: ArrayLike, rows: int, device: torch.device) -> Tensor:
+    """Finite numbers, (rows,)."""
     tensor = as_tensor(values, device=device).detach()
     if tensor.shape not in ((rows,), (rows, 1)):
         raise ShapeError(f"`{name}` must have shape ({rows},); got {tuple(tensor.shape)}")
     return check_finite(name, tensor.reshape(rows))
 
 
-def row_groups(groups: ArrayLike, rows: int, device: torch.device, *, name: str = "groups") -> Tensor:
-    """The group of each row, (rows,), int64; `name` is what an error calls the argument."""
-    given = _one_a_row(name, groups, rows, device)
-    whole = given.to(torch.int64)
-    if bool((whole != given).any()):
-        raise ValueError(f"`{name}` must be whole numbers; got {given[whole != given][0].item():g}")
-    return whole
-
-
 def row_weights(weights: ArrayLike, rows: int, device: torch.device) -> Tensor:
     """The weight of each row, (rows,), float64, 0 or above."""
-    given = _one_a_row("weights", weights, rows, device).to(torch.float64)
+    given = one_a_row("weights", weights, rows, device).to(torch.float64)
     if bool((given < 0).any()):
         raise ValueError(f"`weights` must be 0 or above; got {given.min().item():g}")
     return given
@@ -55,7 +48,7 @@ def row_weights(weights: ArrayLike, rows: int, device: torch.device) -> Tensor:
 
 def row_difficulty(difficulty: ArrayLike, rows: int, device: torch.device) -> Tensor:
     """The difficulty of each row, (rows,), float64, above 0."""
-    given = _one_a_row("difficulty", difficulty, rows, device).to(torch.float64)
+    given = one_a_row("difficulty", difficulty, rows, device).to(torch.float64)
     if bool((given <= 0).any()):
         raise ValueError(f"`difficulty` must be above 0; got {given.min().item():g}")
     return given
@@ -64,6 +57,22 @@ def row_difficulty(difficulty: ArrayLike, rows: int, device: torch.device) -> Te
 def row_uniforms(rows: int, seed: int | None, name: str, device: torch.device) -> Tensor:
     """One number a row, uniform on [0, 1), (rows,), float64."""
     return Stream(base_seed(seed), name, device).uniform(rows, 0, 1, torch.float64)[0]
+
+
+def given_uniforms(u: ArrayLike, rows: int, device: torch.device) -> Tensor:
+    """The caller's own numbers, one a row in [0, 1], as (rows,), float64.
+
+    Raises:
+        ShapeError: another shape.
+        ValueError: numbers outside [0, 1], or NaN.
+    """
+    given = as_tensor(u, device=device).detach().to(torch.float64)
+    if given.shape not in ((rows,), (rows, 1)):
+        raise ShapeError(f"`u` must have shape ({rows},), one number a row; got {tuple(given.shape)}")
+    outside = ~((given >= 0) & (given <= 1))
+    if bool(outside.any()):
+        raise ValueError(f"`u` must lie in [0, 1]; got {given[outside][0].item():g}")
+    return given.reshape(rows)
 
 
 def row_thresholds(thresholds: ArrayLike, rows: int, device: torch.device) -> Tensor:

@@ -68,7 +68,7 @@ class SAPS(RankedScore):
             seed: of the uniform numbers, the same ones for every value of lambda.
 
         Raises:
-            ValueError: coverage outside [0, 1]; no weights.
+            ValueError: coverage outside [0, 1]; no weights; an aim that there is not.
         """
         candidates = [cls(rank_weight=weight, randomized=randomized) for weight in rank_weights]
         return best_score(candidates, predicted, targets, coverage, aim=aim, seed=seed)

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from credibly.conformal.ranks import group_thresholds, threshold, weighted_threshold
+from credibly.conformal.ranks import group_thresholds, kth_score, kth_weighted_score
 
 __all__ = ["thresholds_of_rows"]
 
@@ -27,15 +27,15 @@ def thresholds_of_rows(
     """
     if calibration_groups is None or groups is None:
         if calibration_weights is None or weights is None:
-            return threshold(sorted_scores, coverage).expand(rows)
-        return weighted_threshold(sorted_scores, calibration_weights, weights, coverage)
+            return kth_score(sorted_scores, coverage).expand(rows)
+        return kth_weighted_score(sorted_scores, calibration_weights, weights, coverage)
     known, of_score = torch.unique(calibration_groups, return_inverse=True)
     of_row = _places(known, groups)
     if calibration_weights is None or weights is None:
         return group_thresholds(sorted_scores, of_score, len(known) + 1, coverage)[of_row]
     thresholds = sorted_scores.new_full((rows,), math.inf if coverage > 0 else -math.inf)
     for own, members in zip(_by_place(of_score, len(known)), _by_place(of_row, len(known)), strict=True):
-        thresholds[members] = weighted_threshold(
+        thresholds[members] = kth_weighted_score(
             sorted_scores[own], calibration_weights[own], weights[members], coverage
         )
     return thresholds

@@ -5,7 +5,7 @@ themselves they would not: their scores and those of new rows would no longer be
 """
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar, get_args
 
 from torch.distributions import Distribution
 
@@ -15,12 +15,18 @@ from credibly.core.randomness import base_seed
 from credibly.core.typing import ArrayLike
 from credibly.metrics.conditional_coverage import size_stratified_coverage
 
-__all__ = ["Aim", "best_score"]
+__all__ = ["Aim", "best_score", "check_aim"]
 
 Aim: TypeAlias = Literal["size", "adaptiveness"]
 """What sets should be: small on average, or right about their coverage at every size."""
 
 C = TypeVar("C", bound=ClassScore)
+
+
+def check_aim(aim: str) -> None:
+    """Raise a ValueError unless it is one of the aims."""
+    if aim not in get_args(Aim):
+        raise ValueError(f"`aim` must be one of {get_args(Aim)}; got {aim!r}")
 
 
 def best_score(
@@ -43,8 +49,9 @@ def best_score(
         seed: of the uniform numbers, the same ones for every candidate.
 
     Raises:
-        ValueError: no candidates; coverage outside [0, 1].
+        ValueError: no candidates; an aim that there is not; coverage outside [0, 1].
     """
+    check_aim(aim)
     if not candidates:
         raise ValueError("at least one value to try is needed; got none")
     seed = base_seed(seed)

@@ -1,13 +1,13 @@
 """Regions of several intervals a row, and regions whose membership is decided by the score itself."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 from torch.distributions import Distribution
 
 from credibly.conformal.base import Score
-from credibly.conformal.intervals import Intervals
+from credibly.conformal.intervals import Intervals, widths
 from credibly.conformal.region import Region
 from credibly.core.checks import as_tensor, check_finite
 from credibly.core.errors import ShapeError
@@ -23,6 +23,7 @@ class UnionOfIntervals(Region):
     Attributes:
         lower: lower ends, (rows, pieces), float64, increasing along a row; NaN beyond the row's last piece.
         upper: upper ends, likewise.
+        of_counts: whether the targets are counts, so that `width` is how many of them a region holds.
 
     Raises:
         ShapeError: ends of different shapes.
@@ -30,6 +31,7 @@ class UnionOfIntervals(Region):
 
     lower: Tensor
     upper: Tensor
+    of_counts: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.lower.dim() != 2 or self.lower.shape != self.upper.shape:
@@ -50,8 +52,11 @@ class UnionOfIntervals(Region):
 
     @property
     def width(self) -> Tensor:
-        """The total length of each row's intervals, (rows,): 0 where there is none, infinite where an end is."""
-        return (self.upper - self.lower).nan_to_num(0.0, posinf=math.inf).sum(-1)
+        """The total length of each row's intervals, (rows,): 0 where there is none, infinite where an end is.
+
+        Of counts it is the number of counts held: 1 for the run from 0 to 0.
+        """
+        return widths(self.lower, self.upper, of_counts=self.of_counts).nan_to_num(0.0, posinf=math.inf).sum(-1)
 
     @property
     def pieces(self) -> list[list[tuple[float, float]]]:

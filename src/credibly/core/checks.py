@@ -1,5 +1,6 @@
 """Checks at the boundary: each returns what it was given, or raises an error that says what is needed."""
 
+from decimal import Decimal
 from fractions import Fraction
 from numbers import Real
 from typing import Any
@@ -12,6 +13,7 @@ from credibly.core.errors import NotFiniteError, ShapeError
 from credibly.core.typing import ArrayLike
 
 __all__ = [
+    "as_number",
     "as_tensor",
     "check_count",
     "check_coverage",
@@ -89,10 +91,10 @@ def check_nonnegative(name: str, value: float) -> float:
     return value
 
 
-def check_count(name: str, value: int) -> int:
-    """The number itself, or a ValueError unless it is a whole number above 0."""
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
-        raise ValueError(f"`{name}` must be a whole number, 1 or more; got {value!r}")
+def check_count(name: str, value: int, *, least: int = 1) -> int:
+    """The number itself, or a ValueError unless it is a whole number of at least `least`."""
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
+        raise ValueError(f"`{name}` must be a whole number, {least} or more; got {value!r}")
     return int(value)
 
 
@@ -102,13 +104,44 @@ def check_same_rows(name: str, rows: int, other: str, other_rows: int) -> None:
         raise ShapeError(f"`{name}` has {rows} rows, `{other}` has {other_rows}; they must agree")
 
 
-def check_coverage(coverage: float) -> float:
-    """The level itself, or a ValueError unless it lies in [0, 1]."""
-    if not 0 <= coverage <= 1:
+def as_number(name: str, value: Any) -> float:
+    """A real number of any kind as a float: Python's, numpy's, or a tensor or array without axes.
+
+    A number of less precision than float64 means the shortest decimal that rounds to it: float32's 0.9 is 0.9, not
+    0.8999999761581421.
+
+    Raises:
+        TypeError: anything else; of several numbers, such as a list, it says to take them one by one.
+    """
+    given: Any = value
+    of_python = isinstance(value, (Real, Decimal)) and not isinstance(value, np.generic)
+    if of_python and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "iuf":
+        given = as_tensor(value)
+    if isinstance(given, Tensor) and not given.dim() and given.dtype != torch.bool and not given.is_complex():
+        return _shortest_decimal(given)
+    several = isinstance(value, (list, tuple)) or getattr(value, "ndim", 0) > 0
+    advice = "; take several one by one" if several else ""
+    raise TypeError(f"`{name}` must be one number; got {value!r}, a {type(value).__name__}{advice}")
+
+
+def _shortest_decimal(number: Tensor) -> float:
+    value = float(number)
+    if number.dtype == torch.float64 or not number.is_floating_point():
+        return value
+    decimals = (float(f"{value:.{digits}g}") for digits in range(1, 17))
+    return next((each for each in decimals if float(torch.tensor(each, dtype=number.dtype)) == value), value)
+
+
+def check_coverage(coverage: Any) -> float:
+    """The level as a float, see `as_number`, or a ValueError unless it lies in [0, 1]."""
+    level = as_number("coverage", coverage)
+    if not 0 <= level <= 1:
         raise ValueError(f"`coverage` must lie in [0, 1]; got {coverage}")
-    return coverage
+    return level
 
 
-def exact_level(level: float) -> Fraction:
+def exact_level(level: Any) -> Fraction:
     """The nearest rational with a denominator of at most 10^6, so that 0.5800000000000001 is 58/100."""
-    return Fraction(level).limit_denominator(10**6)
+    return Fraction(as_number("level", level)).limit_denominator(10**6)

@@ -5,6 +5,8 @@ its own for every row. Costs may be negative, which is a gain. A cost of +infini
 has a probability above 0; where it has probability 0 the cost does not count.
 """
 
+from typing import Protocol, runtime_checkable
+
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
@@ -20,6 +22,8 @@ from credibly.distributions.rows import num_rows, select
 
 __all__ = [
     "ABSTAINED",
+    "HasActs",
+    "acts_of",
     "check_classes",
     "check_costs",
     "check_no_nan",
@@ -146,13 +150,28 @@ def check_no_nan(log_probs: Tensor, first: int) -> Tensor:
     return log_probs
 
 
+@runtime_checkable
+class HasActs(Protocol):
+    """What holds the act of every row, such as `Decisions`."""
+
+    @property
+    def acts(self) -> Tensor:
+        """The act of each row, (rows,)."""
+
+
+def acts_of(acts: ArrayLike | HasActs) -> ArrayLike:
+    """The acts themselves, of decisions or as they were given."""
+    return acts.acts if isinstance(acts, HasActs) else acts
+
+
 def incurred_costs(
-    acts: ArrayLike, targets: ArrayLike, costs: ArrayLike, *, abstained: ArrayLike | None = None
+    acts: ArrayLike | HasActs, targets: ArrayLike, costs: ArrayLike, *, abstained: ArrayLike | None = None
 ) -> Tensor:
     """What the acts did cost, once the classes have come.
 
     Args:
-        acts: the act of each row, (rows,); -1 where nothing was done.
+        acts: what `bayes_act`, `abstain` or `defer` decided, or the act of each row, (rows,); -1 where nothing was
+            done.
         targets: the class of each row, (rows,).
         costs: (acts, classes), or (rows, acts, classes).
         abstained: the cost of rows whose act is -1: one number, or one a row, (rows,).
@@ -169,7 +188,7 @@ def incurred_costs(
     matrix = _checked_values("costs", as_tensor(costs).to(torch.float64))
     if matrix.dim() not in (2, 3):
         raise ShapeError(f"`costs` must have shape (acts, classes) or (rows, acts, classes); got {tuple(matrix.shape)}")
-    chosen = _indices("acts", acts, ABSTAINED, matrix.shape[-2], matrix.device)
+    chosen = _indices("acts", acts_of(acts), ABSTAINED, matrix.shape[-2], matrix.device)
     classes = _indices("targets", targets, 0, matrix.shape[-1], matrix.device)
     check_same_rows("targets", len(classes), "acts", len(chosen))
     silent = chosen == ABSTAINED

@@ -29,7 +29,7 @@ from torch import Tensor
 from credibly.core.checks import as_tensor, check_count, check_finite, check_same_rows
 from credibly.core.errors import NotFiniteError, ShapeError, SupportError
 from credibly.core.typing import ArrayLike
-from credibly.decision.costs import ABSTAINED
+from credibly.decision.costs import ABSTAINED, HasActs, acts_of
 
 __all__ = ["RiskTest", "SelectivePredictor", "SelectiveRisk", "candidate_ranks"]
 
@@ -74,14 +74,14 @@ class SelectivePredictor:
             )
         return sure.to(torch.float64) > self.threshold
 
-    def select(self, acts: ArrayLike, confidences: ArrayLike) -> Tensor:
+    def select(self, acts: ArrayLike | HasActs, confidences: ArrayLike) -> Tensor:
         """The acts, with -1 where the row is not answered.
 
         Raises:
             ShapeError: arguments of different shapes.
             NotFiniteError: NaN confidences.
         """
-        chosen = as_tensor(acts)
+        chosen = as_tensor(acts_of(acts))
         answered = self.answers(confidences).to(chosen.device)
         if chosen.shape != answered.shape:
             raise ShapeError(

@@ -120,7 +120,8 @@ def _(d: Empirical) -> Tensor:
 
 
 def _weighted(d: Empirical, values: Tensor) -> Tensor:
-    return (values.movedim(0, -1).double() @ d.log_weights.double().exp()).to(values.dtype)
+    """The draws of a row lie side by side, so that its sum depends neither on the other rows nor on their layout."""
+    return (values.movedim(0, -1).double().contiguous() * d.log_weights.double().exp()).sum(-1).to(values.dtype)
 
 
 @cdf.register(Empirical)

@@ -37,7 +37,8 @@ class Ensemble(InferenceMethod):
     Attributes:
         of: the method each member is fitted by.
         num_members: how many.
-        bootstrap: give each member its own sample of the rows, drawn with replacement.
+        bootstrap: give each member its own sample of the rows, drawn with replacement. How often each holds each row
+            is kept in `posterior.info.in_bag`, which `conformal.JackknifePlusAfterBootstrap` asks for.
         initialize: sets new weights in a network, in place, where `reset_parameters` cannot; called under the
             member's seed.
     """
@@ -96,7 +97,7 @@ class Ensemble(InferenceMethod):
         except NotFiniteError as error:
             error.posterior = self._combined(error.posterior, seed) if error.posterior else None
             raise
-        return self._combined(members, seed)
+        return self._combined(members, seed, None if rows is None else _counts(rows))
 
     def _fresh(self, model: Model, seed: int) -> Params:
         """New weights, and new buffers with them."""
@@ -115,11 +116,18 @@ class Ensemble(InferenceMethod):
             return None
         return [torch.randint(num_rows, (num_rows,), generator=Stream(seed, "bootstrap").generator()) for seed in seeds]
 
-    def _combined(self, members: Any, seed: int) -> DrawPosterior | MixturePosterior:
+    def _combined(self, members: Any, seed: int, in_bag: Tensor | None = None) -> DrawPosterior | MixturePosterior:
         """Points become stacked draws; anything richer stays whole, in a mixture."""
         members = members if isinstance(members, list) else [members]
         first: Posterior = members[0]
         histories = [history for member in members for history in member.info.histories]
-        info = replace(first.info, method=f"Ensemble({first.info.method})", seed=seed, histories=histories)
+        info = replace(
+            first.info, method=f"Ensemble({first.info.method})", seed=seed, histories=histories, in_bag=in_bag
+        )
         points = all(isinstance(member, PointPosterior) for member in members)
         return DrawPosterior.of_points(members, info) if points else MixturePosterior(members, info)
+
+
+def _counts(rows: Sequence[Tensor]) -> Tensor:
+    """How often each sample, of as many rows as there are, holds each row: (members, rows)."""
+    return torch.stack([torch.bincount(own, minlength=len(own)) for own in rows]).to(torch.int16)

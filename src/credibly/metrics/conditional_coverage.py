@@ -115,7 +115,7 @@ def group_coverage(
         TypeError: groups that are no whole numbers.
     """
     held, labels = check_contained(contained), as_tensor(groups)
-    check_coverage(coverage)
+    coverage = check_coverage(coverage)
     check_confidence(confidence)
     if labels.is_floating_point():
         raise TypeError(f"`groups` must be whole numbers; got {labels.dtype}")

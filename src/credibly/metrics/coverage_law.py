@@ -30,8 +30,12 @@ def rank(num_scores: int, coverage: float) -> int:
 
     It runs from 0 (coverage 0: below every score) to n + 1 (above every score). Floating point gets some
     wrong: for n = 24 and coverage 0.28 it is 7, while `ceil(25 * 0.28)` is 8 in floats.
+
+    Raises:
+        ValueError: `num_scores` is no whole number of 0 or more; coverage outside [0, 1].
     """
-    return math.ceil((num_scores + 1) * exact_level(check_coverage(coverage)))
+    count = check_count("num_scores", num_scores, least=0)
+    return math.ceil((count + 1) * exact_level(check_coverage(coverage)))
 
 
 def coverage_interval(

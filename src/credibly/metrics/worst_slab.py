@@ -86,7 +86,7 @@ def worst_slab_coverage(
     """
     held, points = check_contained(contained), _points(inputs)
     check_same_rows("inputs", len(points), "contained", len(held))
-    check_coverage(coverage)
+    coverage = check_coverage(coverage)
     for name, share in (("mass", mass), ("search_share", search_share)):
         if not 0 < share < 1:
             raise ValueError(f"`{name}` must lie between 0 and 1; got {share}")

@@ -17,7 +17,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from credibly.conformal.online.base import OnlineMethod, Option, checked_scores, miscoverage_of, option
+from credibly.conformal.online.base import OnlineMethod, Option, checked_scores, initial_scores, miscoverage_of, option
 from credibly.conformal.online.score_window import ScoreWindow, check_window
 from credibly.core.typing import ArrayLike
 from credibly.distributions.shapes import broadcast_shape
@@ -56,9 +56,9 @@ class ACI(OnlineMethod[ACIState]):
         _ = self._numbers  # checked here, at the start
         check_window(self.window)
 
-    def init(self, scores: ArrayLike = ()) -> ACIState:
+    def init(self, scores: ArrayLike = (), *, num_series: int | None = None) -> ACIState:
         """The state before the first step, a_1 = 1 - coverage; see `OnlineMethod.init`."""
-        window = ScoreWindow.of(scores, self.window)
+        window = ScoreWindow.of(initial_scores(scores, num_series), self.window)
         target, step = self._options(window.recent)
         shape = broadcast_shape(window.shape, target.shape, step.shape)
         return ACIState(miscoverage=target.expand(shape).clone(), scores=window)

@@ -5,7 +5,8 @@ At every time step `threshold(state)` says which scores are in the region, then 
 the fraction of steps on which the score was above its threshold, in the long run, whatever the sequence.
 
 Everything broadcasts. Scores have the shape of the series, (num_series,) say; options such as the coverage or the step
-size are numbers or tensors, and the state has the shape of all of them together. For series x levels x step sizes give
+size are numbers or tensors, and the state has the shape of all of them together. `init` is told how many series there
+are, by scores known beforehand or by a number; `run` sees it from its scores. For series x levels x step sizes give
 scores of shape (num_series, 1, 1), coverages (levels, 1) and step sizes (num_steps,).
 """
 
@@ -19,12 +20,21 @@ from torch.distributions import Distribution
 
 from credibly.conformal.base import Score
 from credibly.conformal.region import Region
-from credibly.core.checks import as_tensor, check_coverage, exact_level
+from credibly.core.checks import as_tensor, check_count, check_coverage, exact_level
 from credibly.core.errors import NotFiniteError, ShapeError
 from credibly.core.typing import ArrayLike
 from credibly.distributions.shapes import broadcast_shape
 
-__all__ = ["OnlineMethod", "OnlineRun", "Option", "checked_scores", "fitting", "miscoverage_of", "option"]
+__all__ = [
+    "OnlineMethod",
+    "OnlineRun",
+    "Option",
+    "checked_scores",
+    "fitting",
+    "initial_scores",
+    "miscoverage_of",
+    "option",
+]
 
 Option: TypeAlias = float | Tensor
 """A number, or a tensor of numbers that broadcasts with the scores."""
@@ -69,14 +79,17 @@ class OnlineMethod(ABC, Generic[S]):
     """A rule that moves a threshold with the scores seen. A frozen dataclass of options; it holds no state."""
 
     @abstractmethod
-    def init(self, scores: ArrayLike = ()) -> S:
+    def init(self, scores: ArrayLike = (), *, num_series: int | None = None) -> S:
         """The state before the first step.
 
         Args:
             scores: scores known beforehand, in order of time, (*series, n); none at all by default.
+            num_series: how many series there are, where `scores` do not say so: (n,) then begin each of them. None is
+                one score a step, of shape (), or the series of `scores`.
 
         Raises:
             NotFiniteError: NaN or -infinite scores.
+            ShapeError: `scores` are about another number of series.
         """
 
     @abstractmethod
@@ -85,22 +98,24 @@ class OnlineMethod(ABC, Generic[S]):
 
     @abstractmethod
     def update(self, state: S, scores: ArrayLike) -> S:
-        """The state after a step, from the scores that came, which broadcast with the state; the old one is unchanged.
+        """The state after a step, from the scores that came, which broadcast to the state; the old one is unchanged.
 
         Raises:
-            ShapeError: the scores do not broadcast.
+            ShapeError: the scores do not broadcast to the state's shape, which `init` gives.
             NotFiniteError: NaN or -infinite scores.
         """
 
-    def region(self, state: S, score: Score[R], predicted: Distribution) -> R:
+    def region(self, state: S, score: Score[R], predicted: Distribution, *, u: ArrayLike | None = None) -> R:
         """The region of the coming step: one row of `predicted` a series.
 
         Args:
             state: of shape (rows,), or () for one threshold for all rows.
             score: the score whose values go to `update`.
             predicted: the forecasts of the step, (rows,).
+            u: of randomised scores, one number in [0, 1] a row, drawn anew at every step; give the same to
+                `score.score` when the targets have come. None is the deterministic form.
         """
-        return score.region(predicted, self.threshold(state))
+        return score.region(predicted, self.threshold(state), u)
 
     def run(self, scores: ArrayLike, state: S | None = None) -> OnlineRun[S]:
         """Go through scores that are already known.
@@ -134,6 +149,19 @@ def checked_scores(scores: ArrayLike) -> Tensor:
     return given
 
 
+def initial_scores(scores: ArrayLike, num_series: int | None) -> Tensor:
+    """The scores known beforehand, (*series, n), float64; those without series are repeated for all of them."""
+    given = checked_scores(scores)
+    if not given.dim():
+        raise ShapeError("`scores` must have shape (*series, n); got a single number")
+    if num_series is None:
+        return given
+    count = check_count("num_series", num_series)
+    if given.shape[:-1] not in ((), (count,)):
+        raise ShapeError(f"`scores` must have shape (n,) or ({count}, n) for {count} series; got {tuple(given.shape)}")
+    return given.expand(count, given.shape[-1])
+
+
 def fitting(name: str, values: Tensor, shape: tuple[int, ...]) -> Tensor:
     """The values, or a ShapeError unless they broadcast to the shape."""
     try:
@@ -141,7 +169,8 @@ def fitting(name: str, values: Tensor, shape: tuple[int, ...]) -> Tensor:
     except RuntimeError:
         fits = False
     if not fits:
-        raise ShapeError(f"`{name}` must broadcast to {tuple(shape)}; got {tuple(values.shape)}")
+        advice = "; for several series begin with init(num_series=...)" if not shape else ""
+        raise ShapeError(f"`{name}` must broadcast to {tuple(shape)}; got {tuple(values.shape)}{advice}")
     return values
 
 
@@ -156,5 +185,5 @@ def option(name: str, value: Option) -> Tensor:
 def miscoverage_of(coverage: Option) -> Tensor:
     """1 - coverage, float64, rounded once from the rational that the coverage was written for."""
     levels = as_tensor(coverage)
-    exact = [float(1 - exact_level(check_coverage(level))) for level in levels.reshape(-1).tolist()]
+    exact = [float(1 - exact_level(check_coverage(level))) for level in levels.reshape(-1)]
     return torch.tensor(exact, dtype=torch.float64, device=levels.device).reshape(levels.shape)

@@ -18,7 +18,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from credibly.conformal.online.base import OnlineMethod, Option, checked_scores, miscoverage_of
+from credibly.conformal.online.base import OnlineMethod, Option, checked_scores, initial_scores, miscoverage_of
 from credibly.conformal.online.score_window import ScoreWindow, check_window
 from credibly.core.checks import check_count, check_nonnegative
 from credibly.core.typing import ArrayLike
@@ -76,9 +76,9 @@ class DtACI(OnlineMethod[DtACIState]):
             raise ValueError(f"`sharing` must lie in [0, 1]; got {self.sharing}")
         check_window(self.window)
 
-    def init(self, scores: ArrayLike = ()) -> DtACIState:
+    def init(self, scores: ArrayLike = (), *, num_series: int | None = None) -> DtACIState:
         """The state before the first step: every copy at 1 - coverage, all weights equal; see `OnlineMethod.init`."""
-        window = ScoreWindow.of(scores, self.window)
+        window = ScoreWindow.of(initial_scores(scores, num_series), self.window)
         target = self._target(window.recent)
         shape = (*broadcast_shape(window.shape, target.shape), len(self.step_sizes))
         levels = target.unsqueeze(-1).expand(shape).clone()

@@ -2,14 +2,14 @@ r"""Conformal PID control: a quantile tracker, an integrator of past errors, and
 
 "Conformal PID Control for Time Series Prediction" (Angelopoulos, Candes, Tibshirani, 2023). The threshold is
 
-    q_t  =  tracker_t  +  r_t(E_t)  +  forecast_t,        E_t = sum of (err_i - a*) over the steps before,
+    q_t  =  tracker_t  +  r_{t-1}(E_t)  +  forecast_t,        E_t = sum of (err_i - a*) over the t - 1 steps before,
 
 where the tracker moves by eta (err - a*), the P term; the forecast of the coming score, the D term, is the user's; and
 the I term is the saturation function
 
     r_t(x)  =  K tan( x log(t) / (C t) ),        infinite, with the sign of x, from pi/2 on.
 
-Once E_t reaches (pi/2) C t / log t the region is everything, so whatever the scores and the forecasts are,
+Once E_t reaches (pi/2) C (t - 1) / log(t - 1) the region is everything, so whatever the scores and the forecasts are,
 
     | mean err - a* |  <=  (pi/2) C / log T  +  1 / T        for T steps, C of 1 or above and T of 4 or above.
 """
@@ -21,7 +21,15 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from credibly.conformal.online.base import OnlineMethod, Option, checked_scores, fitting, miscoverage_of, option
+from credibly.conformal.online.base import (
+    OnlineMethod,
+    Option,
+    checked_scores,
+    fitting,
+    initial_scores,
+    miscoverage_of,
+    option,
+)
 from credibly.conformal.online.quantile_tracker import initial_threshold
 from credibly.core.checks import as_tensor, check_finite, check_positive
 from credibly.core.typing import ArrayLike
@@ -68,9 +76,9 @@ class ConformalPID(OnlineMethod[ConformalPIDState]):
         _ = self._numbers  # checked here, at the start
         check_positive("saturation", self.saturation)
 
-    def init(self, scores: ArrayLike = ()) -> ConformalPIDState:
+    def init(self, scores: ArrayLike = (), *, num_series: int | None = None) -> ConformalPIDState:
         """The state before the first step, no errors yet; see `OnlineMethod.init` and `initial_threshold`."""
-        start = initial_threshold(scores, self.coverage)
+        start = initial_threshold(initial_scores(scores, num_series), self.coverage)
         shape = broadcast_shape(start.shape, *(each.shape for each in self._numbers))
         tracker = start.expand(shape).clone()
         count = torch.zeros_like(tracker, dtype=torch.int64)

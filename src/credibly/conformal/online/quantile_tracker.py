@@ -20,7 +20,15 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from credibly.conformal.online.base import OnlineMethod, Option, checked_scores, fitting, miscoverage_of, option
+from credibly.conformal.online.base import (
+    OnlineMethod,
+    Option,
+    checked_scores,
+    fitting,
+    initial_scores,
+    miscoverage_of,
+    option,
+)
 from credibly.conformal.online.score_window import ScoreWindow
 from credibly.core.checks import check_nonnegative
 from credibly.core.typing import ArrayLike
@@ -61,9 +69,9 @@ class QuantileTracker(OnlineMethod[QuantileTrackerState]):
         _ = self._numbers  # checked here, at the start
         check_nonnegative("decay", self.decay)
 
-    def init(self, scores: ArrayLike = ()) -> QuantileTrackerState:
+    def init(self, scores: ArrayLike = (), *, num_series: int | None = None) -> QuantileTrackerState:
         """The state before the first step, at `initial_threshold`; see `OnlineMethod.init`."""
-        start = initial_threshold(scores, self.coverage)
+        start = initial_threshold(initial_scores(scores, num_series), self.coverage)
         step = self._numbers[1]
         return QuantileTrackerState(threshold=start.expand(broadcast_shape(start.shape, step.shape)).clone())
 
