@@ -6,9 +6,17 @@ import torch
 from scipy.optimize import minimize
 from torch.distributions import Bernoulli, Categorical
 
-from credibly.calibration import DirichletCalibration, MatrixScaling, PlattScaling, TemperatureScaling, VectorScaling
+from credibly.calibration import (
+    BetaCalibration,
+    DirichletCalibration,
+    MatrixScaling,
+    PlattScaling,
+    TemperatureScaling,
+    VectorScaling,
+)
+from credibly.calibration.events import finite_log_probs
 from credibly.core.errors import ConvergenceWarning
-from credibly.distributions import class_log_probs
+from credibly.distributions import class_log_probs, from_probs
 
 
 def data(rows=400, classes=3, seed=0):
@@ -113,3 +121,79 @@ def test_a_search_cut_short_says_so():
         MatrixScaling(off_diagonal=-1.0)
     with pytest.raises(ValueError, match="tolerance"):
         VectorScaling(tolerance=0.0)
+
+
+def hostile(case, classes, rows=60):
+    generator = torch.Generator().manual_seed(0)
+    chosen = torch.randint(classes, (rows,), generator=generator)
+    probs = torch.eye(classes, dtype=torch.float64)[chosen]
+    targets = {
+        "all_wrong": (chosen + 1) % classes,
+        "three_wrong": torch.where(torch.arange(rows) < 3, (chosen + 1) % classes, chosen),
+        "at_random": torch.randint(classes, (rows,), generator=generator),
+        "one_class": torch.zeros(rows, dtype=torch.long),
+        "half_certain": torch.randint(classes, (rows,), generator=generator),
+    }[case]
+    if case == "half_certain":
+        probs[::2] = torch.rand(rows // 2, classes, generator=generator, dtype=torch.float64).softmax(-1)
+    return from_probs(probs), targets
+
+
+@pytest.mark.parametrize("recipe", [VectorScaling(), MatrixScaling(), DirichletCalibration()], ids=repr)
+@pytest.mark.parametrize("case", ["all_wrong", "three_wrong", "at_random", "one_class", "half_certain"])
+@pytest.mark.parametrize("classes", [2, 3, 5])
+def test_certain_forecasts_that_are_wrong_end_at_the_minimum_too(recipe, case, classes):
+    """Where the identity gives probabilities of 0 and 1 alone, it has no curvature to begin with."""
+    predicted, targets = hostile(case, classes)
+    fitted = recipe.fit(predicted, targets)
+    features = finite_log_probs(predicted)
+    if not isinstance(recipe, DirichletCalibration):
+        features = features - features.mean(-1, keepdim=True)
+    shape = (classes,) if isinstance(recipe, VectorScaling) else (classes, classes)
+    size = features.abs().max()  # for the independent solver the features are of size 1
+
+    def loss(flat):
+        theta = torch.tensor(flat, requires_grad=True)
+        weight, intercept = theta[:-classes].reshape(shape) / size, theta[-classes:]
+        value = objective(recipe, features, targets, weight, intercept)
+        (gradient,) = torch.autograd.grad(value, theta)
+        return value.item(), gradient.numpy()
+
+    found = minimize(
+        loss, np.zeros(int(np.prod(shape)) + classes), jac=True, method="BFGS", options={"gtol": 1e-9, "maxiter": 2000}
+    )
+    assert fitted.report.converged
+    ours = objective(recipe, features, targets, fitted.weight, fitted.intercept).item()
+    assert ours <= found.fun + 1e-6
+    if case == "all_wrong" and not isinstance(recipe, VectorScaling):  # a permutation of the classes is all there is
+        assert fitted.report.nll_after < 1e-5
+
+
+@pytest.mark.parametrize("recipe", [PlattScaling(), BetaCalibration()], ids=repr)
+@pytest.mark.parametrize("case", ["all_wrong", "three_wrong", "at_random", "one_class", "half_certain"])
+def test_certain_events_that_are_wrong_have_the_best_curve(recipe, case):
+    predicted, targets = hostile(case, 2)
+    event = Bernoulli(probs=class_log_probs(predicted)[:, 1].exp())
+    fitted = recipe.fit(event, targets)
+    assert fitted.report.converged
+    log_probs = finite_log_probs(event)
+    outcomes = targets.double()
+    if isinstance(recipe, PlattScaling):
+        hits = outcomes.sum()
+        outcomes = torch.where(outcomes > 0, (hits + 1) / (hits + 2), 1 / (len(outcomes) - hits + 2))
+        features = (log_probs[:, 1:] - log_probs[:, :1]) / 708
+        bounds, ours = [(None, None)] * 2, torch.stack([fitted.slope[0] * 708, fitted.intercept[0]])
+    else:
+        features = torch.stack([log_probs[:, 1], -log_probs[:, 0]], -1) / 708
+        bounds = [(0, None), (0, None), (None, None)]
+        ours = torch.stack([fitted.a[0] * 708, fitted.b[0] * 708, fitted.c[0]])
+
+    def loss(flat):
+        theta = torch.tensor(flat, requires_grad=True)
+        odds = features @ theta[:-1] + theta[-1]
+        value = torch.nn.functional.binary_cross_entropy_with_logits(odds, outcomes)
+        (gradient,) = torch.autograd.grad(value, theta)
+        return value.item(), gradient.numpy()
+
+    found = minimize(loss, np.zeros(len(bounds)), jac=True, method="L-BFGS-B", bounds=bounds)
+    assert loss(ours.numpy())[0] <= found.fun + 1e-6

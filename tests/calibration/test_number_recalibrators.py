@@ -150,9 +150,9 @@ def test_quantile_recalibration_is_the_distribution_function_of_the_pit(num_knot
         ranks = u.argsort().argsort() + 1
         torch.testing.assert_close(cdf(after, targets), ranks / 50.0, check_dtype=False)
     else:
-        assert fitted.recalibrated[0].tolist() == pytest.approx([i / 7 for i in range(8)])
+        assert fitted.recalibrated[0, :, 0].tolist() == pytest.approx([i / 7 for i in range(8)])
         ordered = torch.cat([torch.zeros(1), u.sort().values, torch.ones(1)]).double()
-        torch.testing.assert_close(fitted.levels[0], torch.quantile(ordered, torch.arange(8).double() / 7))
+        torch.testing.assert_close(fitted.levels[0, :, 0], torch.quantile(ordered, torch.arange(8).double() / 7))
     levels = torch.linspace(0.01, 0.99, 9).double().unsqueeze(-1)
     torch.testing.assert_close(cdf(after, icdf(after, levels)), levels.expand(9, 49))
 
@@ -185,7 +185,7 @@ def test_density_and_crps_belong_to_the_distribution_function(base):
     after = QuantileRecalibration(num_knots=3).fit(predicted, targets)(predicted)
     step = 1e-6
     slope = (cdf(after, targets + step) - cdf(after, targets - step)) / (2 * step)
-    inner = ((pit(predicted, targets).unsqueeze(-1) - after.levels[0]).abs() > 1e-4).all(-1)
+    inner = ((pit(predicted, targets).unsqueeze(-1) - after.levels[0, :, 0]).abs() > 1e-4).all(-1)
     torch.testing.assert_close(log_prob(after, targets).exp()[inner], slope[inner], rtol=1e-4, atol=1e-8)
     # pieces of a mixture are as smooth as it is only if they are short: few knots are the hard case
     torch.testing.assert_close(crps(after, targets), numeric_crps(after, targets), rtol=2e-3, atol=1e-6)
@@ -199,7 +199,8 @@ def test_density_and_crps_belong_to_the_distribution_function(base):
 
 def test_the_identity_changes_no_score():
     predicted, targets = reals(20)
-    ends = torch.tensor([[0.0, 0.4, 1.0]]).double()
+    knots = torch.tensor([[0.0, 0.4, 1.0]]).double()
+    ends = torch.stack([knots, 1 - knots], -1)
     same = RecalibratedPredictive(predicted, ends, ends)
     torch.testing.assert_close(crps(same, targets), crps(predicted, targets), rtol=1e-7, atol=1e-9)
     torch.testing.assert_close(log_prob(same, targets), log_prob(predicted, targets))

@@ -17,6 +17,7 @@ from credibly.calibration.conformal_predictive import (
 from credibly.calibration.ensemble_temperature import EnsembleTemperatureScaling, TemperedMembers
 from credibly.calibration.histogram import BinnedClasses, HistogramBinning
 from credibly.calibration.isotonic import CenteredIsotonic, Isotonic, MonotoneClasses
+from credibly.calibration.mixed import MixedPredictive
 from credibly.calibration.platt import PlattScaledClasses, PlattScaling
 from credibly.calibration.quantile_recalibration import QuantileRecalibration, RecalibratedQuantiles
 from credibly.calibration.recalibrated import RecalibratedPredictive
@@ -53,6 +54,7 @@ __all__ = [
     "LaplaceTemperature",
     "MatrixScaledClasses",
     "MatrixScaling",
+    "MixedPredictive",
     "MixedRecalibration",
     "MonotoneClasses",
     "PlattScaledClasses",

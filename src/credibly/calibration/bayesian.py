@@ -5,10 +5,11 @@ makes a recalibration whose forecasts average over them,
 
     p(y | x) = sum_j w_j p(y | map_j(forecast)).
 
-The result is a MixturePredictive: its mutual information or epistemic variance is the part of the doubt that comes from
-the calibration. Two sources of draws are here. The bootstrap refits on rows drawn with replacement (Efron, "Bootstrap
-Methods: Another Look at the Jackknife", 1979). Laplace's approximation of the posterior of log T is Gaussian about the
-maximum, with the inverse of the summed curvature as variance (with a flat prior on log T).
+The mutual information or the epistemic variance of the result is the part of the doubt that comes from the calibration,
+and from the draws of the forecast itself if it keeps them. Two sources of draws are here. The bootstrap refits on rows
+drawn with replacement (Efron, "Bootstrap Methods: Another Look at the Jackknife", 1979). Laplace's approximation of the
+posterior of log T is Gaussian about the maximum, with the inverse of the summed curvature as variance (with a flat
+prior on log T).
 """
 
 import math
@@ -22,6 +23,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from credibly.calibration.base import Recalibration, Recalibrator
+from credibly.calibration.mixed import mixture_of
 from credibly.calibration.report import FitReport, checked_targets, report_of
 from credibly.calibration.temperature import TemperatureScaling, TemperedClasses
 from credibly.calibration.tempering import OddsBlocks, tempered_pass
@@ -29,8 +31,8 @@ from credibly.core.checks import check_count
 from credibly.core.errors import ConvergenceWarning, ShapeError
 from credibly.core.randomness import Stream, base_seed
 from credibly.core.typing import ArrayLike
-from credibly.distributions.mixture import MixturePredictive
-from credibly.distributions.rows import num_rows, rebuild, select
+from credibly.distributions.predictive import Predictive
+from credibly.distributions.rows import num_rows, select
 
 __all__ = ["BayesianRecalibration", "Bootstrap", "DrawsOfMap", "LaplaceTemperature", "MixedRecalibration"]
 
@@ -42,36 +44,26 @@ DrawsOfMap: TypeAlias = Callable[[Distribution, Tensor, int, int], Sequence[Reca
 class MixedRecalibration(Recalibration):
     """Forecasts become mixtures of what several maps make of them.
 
+    The mixture is a MixturePredictive (of class probabilities, of families, and of mixtures, whose draws times the maps
+    are its draws), an Empirical of draws, or a MixedPredictive of anything else.
+
     Attributes:
-        maps: the draws of the map, whose results must be of one type.
+        maps: the draws of the map.
         report: likelihoods before and after, on the rows of the fit.
     """
 
     maps: tuple[Recalibration, ...]
     report: FitReport
 
-    def __call__(self, predicted: Distribution) -> MixturePredictive:
+    def __call__(self, predicted: Distribution) -> Predictive:
         """The mixture over draws of the map.
 
         Raises:
             TypeError: the maps give distributions of different types.
-            ValueError: the maps give distributions that differ in more than numbers of each row.
+            NotSupportedError: the maps give a type that cannot be mixed, such as a QuantileForecast.
         """
-        return MixturePredictive(_stacked([each(predicted) for each in self.maps]))
-
-
-def _stacked(distributions: Sequence[Distribution]) -> Distribution:
-    """One distribution with the given ones along a new first axis."""
-
-    def stack(tensors: Sequence[Tensor], event_dim: int | None) -> Tensor:
-        if event_dim is not None:
-            return torch.stack(tuple(tensors))
-        if not all(torch.equal(tensors[0], other) for other in tensors[1:]):
-            raise ValueError("the maps give distributions that cannot be put into one mixture, such as mixtures")
-        return tensors[0]
-
-    first, *others = distributions
-    return rebuild(first, others, stack)
+        first, *others = (each(predicted) for each in self.maps)
+        return mixture_of(first, others)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,8 +49,9 @@ class BetaCalibratedClasses(Recalibration):
 
         Raises:
             NotSupportedError: `predicted` is not a distribution over classes.
+            ShapeError: another number of classes than that of the fit.
         """
-        events = event_forecasts(predicted)
+        events = event_forecasts(predicted, len(self.a))
         a, b, c = (each.to(events.happens.device).unsqueeze(-1) for each in (self.a, self.b, self.c))
         return from_event_log_odds(predicted, a * events.happens - b * events.fails + c)
 

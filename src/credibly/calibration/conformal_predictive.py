@@ -52,17 +52,24 @@ class ConformalPredictive(Predictive):
         scale: (rows,), above 0.
         errors: standardised errors, (n,), increasing.
         u: (rows,), in [0, 1].
+        num_fits: of how many equally large sets of rows these are the errors: the result is the mean of their Q, and
+            the masses at infinity are those of one set. More than one has no guarantee.
     """
 
-    def __init__(self, loc: Tensor, scale: Tensor, errors: Tensor, u: Tensor) -> None:
+    def __init__(self, loc: Tensor, scale: Tensor, errors: Tensor, u: Tensor, num_fits: int = 1) -> None:
         super().__init__(loc.shape, torch.Size())
-        self.loc, self.scale, self.errors, self.u = loc, scale, errors, u
+        self.loc, self.scale, self.errors, self.u, self.num_fits = loc, scale, errors, u, num_fits
+
+    @property
+    def size(self) -> int:
+        """The denominator of Q: the errors and one new row for every fit."""
+        return len(self.errors) + self.num_fits
 
     def bounds(self, value: ArrayLike) -> tuple[Tensor, Tensor]:
         """Q at u = 0 and at u = 1: the band in which the distribution function lies, each as `cdf`."""
         points = as_tensor(value, dtype=self.loc.dtype, device=self.loc.device).to(self.loc.dtype)
         below, tied = self.counts(points)
-        return below / (len(self.errors) + 1), (below + tied + 1) / (len(self.errors) + 1)
+        return below / self.size, (below + tied + self.num_fits) / self.size
 
     def counts(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """How many errors are smaller than, and equal to, the standardised values, (..., rows)."""
@@ -82,7 +89,7 @@ class ConformalPredictive(Predictive):
         Raises:
             ValueError: the coverage lies outside [0, 1].
         """
-        upper = rank(len(self.errors), (1 + check_coverage(coverage)) / 2)
+        upper = rank(self.size - 1, (1 + check_coverage(coverage)) / 2)
         return self._at_rank(len(self.errors) + 1 - upper), self._at_rank(upper)
 
     def _at_rank(self, order: int) -> Tensor:
@@ -109,30 +116,30 @@ def _(d: ConformalPredictive, targets: Tensor) -> Tensor:  # noqa: ARG001
 def _(d: ConformalPredictive, others: Sequence[Any], change: Change) -> Distribution:
     every = (d, *others)
     loc, scale = (change([getattr(e, name) for e in every], 0) for name in ("loc", "scale"))
-    errors = change([e.errors for e in every], None).double()  # exact comparisons whatever the precision
-    return ConformalPredictive(loc, scale, errors, change([e.u for e in every], 0).double())
+    errors = change([e.errors.view(torch.int64) for e in every], None)  # no change of precision rounds whole numbers
+    u = change([e.u for e in every], 0).double()
+    return ConformalPredictive(loc, scale, errors.view(torch.float64), u, d.num_fits)
 
 
 @cdf.register(ConformalPredictive)
 def _(d: ConformalPredictive, value: Tensor) -> Tensor:
     below, tied = d.counts(value)
-    return (below + d.u * (tied + 1)) / (len(d.errors) + 1)
+    return (below + d.u * (tied + d.num_fits)) / d.size
 
 
 @cdf_below.register(ConformalPredictive)
 def _(d: ConformalPredictive, value: Tensor) -> Tensor:
     """The lower edge of the band, so that the randomised PIT is exact."""
-    return d.counts(value)[0] / (len(d.errors) + 1)
+    return d.counts(value)[0] / d.size
 
 
 @icdf.register(ConformalPredictive)
 def _(d: ConformalPredictive, q: Tensor) -> Tensor:
     """The infimum of the y with Q(y, u) >= q; right of the k-th error Q is (k + u) / (n + 1)."""
-    size = len(d.errors)
-    slack = 4 * torch.finfo(q.dtype).eps * (size + 1)  # a level computed from a coverage is rounded
-    order = torch.ceil(q.double() * (size + 1) - d.u - slack).long()
+    slack = 4 * torch.finfo(q.dtype).eps * d.size  # a level computed from a coverage is rounded
+    order = torch.ceil(q.double() * d.size - d.u * d.num_fits - slack).long()
     table = torch.cat([d.errors.new_tensor([-math.inf]), d.errors, d.errors.new_tensor([math.inf])])
-    errors = table[order.clamp(0, size + 1)]
+    errors = table[order.clamp(0, len(d.errors) + 1)]
     return (d.loc.double() + d.scale.double() * errors).to(d.loc.dtype)
 
 

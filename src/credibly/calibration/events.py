@@ -5,6 +5,9 @@ comes", each with a map of its own (Bianca Zadrozny, Charles Elkan, "Transformin
 Multiclass Probability Estimates", 2002); the K recalibrated probabilities of a row are divided by their sum, and a row
 in which all are 0 becomes uniform. Both log p and log(1 - p) are kept, so that p within 1e-300 of either end is told
 from its neighbours. A probability of exactly 0 counts as 2.2e-308, the smallest normal number.
+
+A map of one event serves a choice between two classes, of which class 1 is the event; maps of two classes serve a
+binary outcome. Any other number of classes than that of the fit is refused.
 """
 
 import math
@@ -16,11 +19,18 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Distribution
 
-from credibly.core.errors import NotFiniteError
+from credibly.core.errors import NotFiniteError, ShapeError
 from credibly.distributions.class_rows import class_distribution, is_binary
 from credibly.distributions.classes import class_log_probs
 
-__all__ = ["EventForecasts", "event_forecasts", "event_outcomes", "finite_log_probs", "from_event_log_odds"]
+__all__ = [
+    "EventForecasts",
+    "check_num_classes",
+    "event_forecasts",
+    "event_outcomes",
+    "finite_log_probs",
+    "from_event_log_odds",
+]
 
 _LOWEST = math.log(sys.float_info.min)
 
@@ -56,17 +66,42 @@ def finite_log_probs(predicted: Distribution) -> Tensor:
     return torch.where(log_probs.isneginf(), _LOWEST, log_probs)
 
 
-def event_forecasts(predicted: Distribution) -> EventForecasts:
+def check_num_classes(fitted: int, log_probs: Tensor) -> None:
+    """Refuse forecasts of another number of classes than that of the fit.
+
+    Args:
+        fitted: the number of classes of the fit, 2 for a binary outcome.
+        log_probs: of the forecasts, (..., classes).
+
+    Raises:
+        ShapeError: they differ.
+    """
+    if log_probs.shape[-1] != fitted:
+        raise ShapeError(
+            f"`predicted` must be over {fitted} classes, like the forecasts that the recalibration was fitted to; "
+            f"got {log_probs.shape[-1]} classes"
+        )
+
+
+def event_forecasts(predicted: Distribution, num_maps: int | None = None) -> EventForecasts:
     """The forecasts of every event: (1, rows * labels) of a binary outcome, (classes, rows) of a choice.
+
+    Args:
+        predicted: a distribution over classes.
+        num_maps: how many maps a fitted recalibration has, 1 or one a class: forecasts of two classes are then given
+            as one event or as two, (num_maps, forecasts). None is as many as the type says.
 
     Raises:
         NotFiniteError, NotSupportedError: see `finite_log_probs`.
+        ShapeError: another number of classes than that of the fit.
     """
     log_probs = finite_log_probs(predicted)
-    if is_binary(predicted):
-        flat = log_probs.flatten(0, -2)
+    flat = log_probs.flatten(0, -2)
+    if num_maps is not None:
+        check_num_classes(max(num_maps, 2), log_probs)
+    if num_maps == 1 or (num_maps is None and is_binary(predicted)):
         return EventForecasts(flat[:, 1].unsqueeze(0), flat[:, 0].unsqueeze(0))
-    return EventForecasts(log_probs.t().contiguous(), _log_complement(log_probs).t().contiguous())
+    return EventForecasts(flat.t().contiguous(), _log_complement(flat).t().contiguous())
 
 
 def _log_complement(log_probs: Tensor) -> Tensor:
@@ -90,9 +125,9 @@ def from_event_log_odds(
     log_odds: Tensor,  # (maps, forecasts)
 ) -> Distribution:
     """A plain distribution about the same target, in float64, of events with these log odds, infinite ones included."""
-    if is_binary(like):
-        odds = log_odds.reshape(like.batch_shape + like.event_shape)
-        return class_distribution(like, torch.stack([torch.zeros_like(odds), odds], -1))
-    log_probs = F.logsigmoid(log_odds.t())
-    nothing = log_probs.isneginf().all(-1, keepdim=True)
-    return class_distribution(like, torch.where(nothing, 0.0, log_probs))
+    if len(log_odds) == 1 and is_binary(like):
+        pair = torch.cat([torch.zeros_like(log_odds), log_odds])
+    else:
+        pair = F.logsigmoid(torch.cat([-log_odds, log_odds]) if len(log_odds) == 1 else log_odds)
+    log_probs = torch.where(pair.isneginf().all(0), 0.0, pair).t()
+    return class_distribution(like, log_probs.reshape(like.batch_shape + like.event_shape + log_probs.shape[-1:]))

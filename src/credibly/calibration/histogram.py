@@ -42,8 +42,9 @@ class BinnedClasses(Recalibration):
 
         Raises:
             NotSupportedError: `predicted` is not a distribution over classes.
+            ShapeError: another number of classes than that of the fit.
         """
-        points = event_forecasts(predicted).probs
+        points = event_forecasts(predicted, len(self.probs)).probs
         return from_event_log_odds(
             predicted, _lookup(self.edges.to(points.device), self.probs.to(points.device), points)
         )

@@ -47,8 +47,9 @@ class MonotoneClasses(Recalibration):
 
         Raises:
             NotSupportedError: `predicted` is not a distribution over classes.
+            ShapeError: another number of classes than that of the fit.
         """
-        points = event_forecasts(predicted).probs
+        points = event_forecasts(predicted, len(self.probs)).probs
         knots, values = self.forecasts.to(points.device), self.probs.to(points.device)
         return from_event_log_odds(predicted, torch.logit(interpolate(knots, values, points)))
 

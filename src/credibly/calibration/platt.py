@@ -42,8 +42,9 @@ class PlattScaledClasses(Recalibration):
 
         Raises:
             NotSupportedError: `predicted` is not a distribution over classes.
+            ShapeError: another number of classes than that of the fit.
         """
-        odds = event_forecasts(predicted).log_odds
+        odds = event_forecasts(predicted, len(self.slope)).log_odds
         slope, intercept = (each.to(odds.device).unsqueeze(-1) for each in (self.slope, self.intercept))
         return from_event_log_odds(predicted, slope * odds + intercept)
 

@@ -1,5 +1,6 @@
 """How a fit went, and what every fit checks first."""
 
+import math
 import warnings
 from dataclasses import dataclass
 
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from credibly.core.errors import ConvergenceWarning, NotSupportedError, ShapeError
+from credibly.core.errors import ConvergenceWarning, NotSupportedError, ShapeError, SupportError
 from credibly.core.typing import ArrayLike
 from credibly.distributions.classes import class_log_probs
 from credibly.distributions.density import log_prob
@@ -55,13 +56,18 @@ def checked_targets(name: str, predicted: Distribution, targets: ArrayLike) -> T
 
 
 def mean_nll(predicted: Distribution, targets: Tensor) -> float | None:
-    """Mean negative log likelihood over rows, over all labels of classes; None where there is no density."""
+    """Mean negative log likelihood over rows, over all labels of classes; None where there is no density.
+
+    It is infinite where a target lies outside the support, which a map may have moved.
+    """
     if kind(predicted) == "class":
         return float(-class_log_probs(predicted).gather(-1, targets.long().unsqueeze(-1)).mean())
     try:
         return float(-log_prob(predicted, targets).detach().double().mean())
     except NotSupportedError:
         return None
+    except SupportError:
+        return math.inf
 
 
 def report_of(before: Distribution, after: Distribution, targets: Tensor) -> FitReport:

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from credibly.calibration.base import Recalibration, Recalibrator
-from credibly.calibration.events import finite_log_probs
+from credibly.calibration.events import check_num_classes, finite_log_probs
 from credibly.calibration.report import FitReport, checked_targets, mean_nll, warn_unless
 from credibly.calibration.softmax_regression import Diagonal, Full, LinearLogits, SoftmaxFit, fit_softmax
 from credibly.core.checks import check_count, check_nonnegative, check_positive
@@ -62,8 +62,10 @@ class VectorScaledClasses(Recalibration):
 
         Raises:
             NotSupportedError: `predicted` is not a distribution over classes.
+            ShapeError: another number of classes than that of the fit.
         """
         features = _centred(predicted)
+        check_num_classes(len(self.intercept), features)
         return class_distribution(
             predicted, features * self.weight.to(features.device) + self.intercept.to(features.device)
         )
@@ -88,6 +90,7 @@ class MatrixScaledClasses(Recalibration):
 
         Raises:
             NotSupportedError: `predicted` is not a distribution over classes.
+            ShapeError: another number of classes than that of the fit.
         """
         return _mapped(predicted, _centred(predicted), self.weight, self.intercept)
 
@@ -111,11 +114,13 @@ class DirichletCalibratedClasses(Recalibration):
 
         Raises:
             NotSupportedError: `predicted` is not a distribution over classes.
+            ShapeError: another number of classes than that of the fit.
         """
         return _mapped(predicted, finite_log_probs(predicted), self.weight, self.intercept)
 
 
 def _mapped(predicted: Distribution, features: Tensor, weight: Tensor, intercept: Tensor) -> Distribution:
+    check_num_classes(len(intercept), features)
     return class_distribution(predicted, features @ weight.to(features.device).t() + intercept.to(features.device))
 
 

@@ -18,6 +18,7 @@ __all__ = ["Diagonal", "Full", "LinearLogits", "SoftmaxFit", "fit_softmax"]
 _SUFFICIENT = 1e-4
 _SHORTEST = 2.0**-40
 _MOST_PRODUCTS = 500
+_HALVINGS = 14
 
 
 class LinearLogits(ABC):
@@ -89,9 +90,12 @@ def fit_softmax(
     tolerance: float,
     max_iterations: int,
 ) -> SoftmaxFit:
-    """The parameters of least loss, from the identity map on."""
+    """The parameters of least loss, from the identity map on, or from the best power of the forecasts if it is better.
+
+    Certain forecasts that are wrong leave no curvature at the identity: all probabilities are 0 and 1.
+    """
     problem = _Problem(form, features, targets, penalty)
-    theta = form.start(features)
+    theta = problem.start()
     steps = 0
     while True:
         loss, gradient, probs = problem.evaluate(theta)
@@ -119,6 +123,14 @@ class _Problem:
         surplus = probs.scatter_add(-1, self.targets.unsqueeze(-1), -torch.ones_like(probs[:, :1]))
         gradient = self.form.adjoint(surplus, self.features) / len(probs) + 2 * self.penalty * theta
         return self._value(theta, log_probs), gradient, probs
+
+    def start(self) -> Tensor:
+        """The best of the identity and some multiples of it, down to 0."""
+        whole = self.form.start(self.features)
+        logits, index = self.form.logits(whole, self.features), self.targets.unsqueeze(-1)
+        powers = (1.0, *(2.0**-halving for halving in range(1, _HALVINGS)), 0.0)
+        losses = [float(-torch.log_softmax(power * logits, -1).gather(-1, index).mean()) for power in powers]
+        return whole * powers[losses.index(min(losses))]
 
     def _value(self, theta: Tensor, log_probs: Tensor) -> float:
         fit = -log_probs.gather(-1, self.targets.unsqueeze(-1)).mean()

@@ -18,7 +18,7 @@ from torch.distributions import Distribution
 from credibly.calibration.base import Recalibration, Recalibrator
 from credibly.calibration.report import FitReport, checked_targets, report_of, warn_unless
 from credibly.core.checks import check_positive
-from credibly.core.errors import NotFiniteError
+from credibly.core.errors import NotFiniteError, ShapeError
 from credibly.core.typing import ArrayLike
 from credibly.distributions.affine import affine
 from credibly.distributions.moments import mean, variance
@@ -43,7 +43,13 @@ class ScaledSpread(Recalibration):
 
         Raises:
             NotSupportedError: counts or classes, or a forecast without a mean.
+            ShapeError: another number of outputs than that of the fit.
         """
+        if predicted.event_shape != self.factor.shape:
+            raise ShapeError(
+                f"`predicted` must have event_shape {tuple(self.factor.shape)}, like the forecasts that the "
+                f"recalibration was fitted to; got {tuple(predicted.event_shape)}"
+            )
         return _scaled(predicted, self.factor)
 
 

@@ -22,7 +22,6 @@ from credibly.calibration.events import event_forecasts, event_outcomes, from_ev
 from credibly.calibration.piecewise import padded
 from credibly.calibration.report import FitReport, checked_targets, mean_nll
 from credibly.core.typing import ArrayLike
-from credibly.distributions.class_rows import is_binary
 
 __all__ = ["VennAbers", "VennAbersClasses"]
 
@@ -50,22 +49,25 @@ class VennAbersClasses(Recalibration):
 
         Raises:
             NotSupportedError: `predicted` is not a distribution over classes.
+            ShapeError: another number of classes than that of the fit.
         """
-        p0, p1 = self._pair(event_forecasts(predicted).log_odds)
+        p0, p1 = self._pair(event_forecasts(predicted, len(self.scores)).log_odds)
         return from_event_log_odds(predicted, torch.log(p1) - torch.log1p(-p0))
 
     def pair(self, predicted: Distribution) -> tuple[Tensor, Tensor]:
         """Both probabilities of every event: the interval between them tells how little the fit's rows say there.
 
         Returns:
-            p0 and p1, each (rows, *event_shape) for a binary outcome, else (rows, classes), one against the rest and
-            not renormalised.
+            p0 and p1, each (rows, *event_shape) after a fit to a binary outcome, else (rows, classes), one against the
+            rest and not renormalised.
+
+        Raises:
+            NotSupportedError, ShapeError: see the call.
         """
-        pair = self._pair(event_forecasts(predicted).log_odds)
-        if not is_binary(predicted):
-            return pair[0].t(), pair[1].t()
+        pair = self._pair(event_forecasts(predicted, len(self.scores)).log_odds)
         shape = predicted.batch_shape + predicted.event_shape
-        return pair[0].reshape(shape), pair[1].reshape(shape)
+        p0, p1 = (each.reshape(shape) if len(each) == 1 else each.t().reshape(*shape, len(each)) for each in pair)
+        return p0, p1
 
     def _pair(self, odds: Tensor) -> tuple[Tensor, Tensor]:
         scores, p0, p1 = (table.to(odds.device) for table in (self.scores, self.p0, self.p1))

@@ -1,7 +1,8 @@
 r"""Acts about numbers: how much to order, what to charge, when to leave.
 
 For a target with distribution F and a cost function of act and target, the Bayes act minimises E cost(act, Y). On a
-grid of acts the expectation is a sum over quantiles, counts or draws (`credibly.decision.nodes`). Three costs need no
+grid of acts the expectation is a sum over quantiles, counts or draws (`credibly.decision.nodes`), without a mass at
+infinity, as in the mean of a conformal predictive distribution. Three costs need no
 grid: squared error, whose act is the mean; absolute error, whose act is the median; and
 
     cost(a, y) = u (y - a)^+ + o (a - y)^+,   whose act is the quantile F^-1(u / (u + o)),
@@ -63,16 +64,16 @@ def grid_act(predicted: Distribution, cost: CostFunction, acts: ArrayLike, *, nu
             its draws.
         cost: of act and target, element by element, in float64. It may be negative, and +infinity forbids an act
             where the target has mass. Its expectation must exist: of a tail so heavy that it does not, the far
-            quantiles give some number.
+            quantiles give some number. A mass of the forecast at infinity is left out.
         acts: the grid, (acts,), or one a row, (rows, acts).
         num_points: how many quantiles stand for a continuous distribution. With 501 an expected |act - y| of a Normal
-            variable is off by 6e-5 of its standard deviation at most.
+            variable is off by 6e-5 of its standard deviation at most. One that jumps takes 16 times as many.
 
     Raises:
         NotSupportedError: `predicted` is over classes (see `bayes_act`), over several numbers a row, or has no
             quantiles.
         ShapeError: `acts` or what `cost` gives has another shape.
-        NotFiniteError: NaN acts or costs.
+        NotFiniteError: NaN acts or costs; a row without finite quantiles, or one in which every act costs infinity.
         ValueError: a cost of -infinity.
     """
     check_count("num_points", num_points)
@@ -84,8 +85,18 @@ def grid_act(predicted: Distribution, cost: CostFunction, acts: ArrayLike, *, nu
         starts = range(0, max(rows, 1), size)
         some = [slice(start, min(start + size, rows)) for start in starts]
         means = torch.cat([_expected(select(exact, own), cost, grid[own], num_points) for own in some])
-    indices = means.argmin(-1)
+    indices = _check_some_finite(means).argmin(-1)
     return GridDecisions(grid.gather(-1, indices.unsqueeze(-1)).squeeze(-1), indices, means)
+
+
+def _check_some_finite(means: Tensor) -> Tensor:
+    none = means.isinf().all(-1).nonzero().squeeze(1)
+    if len(none):
+        raise NotFiniteError(
+            f"every act of the grid has an infinite expected cost in {len(none)} rows, first row {int(none[0])}: no "
+            "act is better than another; `acts` must hold one that `cost` allows wherever the target has mass"
+        )
+    return means
 
 
 def _check_numbers(predicted: Distribution) -> int:
@@ -145,6 +156,7 @@ def newsvendor_act(predicted: Distribution, *, underage: ArrayLike, overage: Arr
         NotSupportedError: `predicted` is over classes, or its quantiles are not known.
         ShapeError: costs of another shape.
         ValueError: a cost that is not a finite number above 0.
+        NotFiniteError: the quantile is not finite, where the forecast has that much mass at infinity.
     """
     check_distribution(predicted)
     if kind(predicted) == "class":
@@ -153,7 +165,7 @@ def newsvendor_act(predicted: Distribution, *, underage: ArrayLike, overage: Arr
     costs = {"underage": underage, "overage": overage}
     under, over = (_positive(name, value, rows, like.device) for name, value in costs.items())
     level = (under / (under + over)).to(like.dtype)
-    return icdf(predicted, level.reshape(-1, *(1,) * len(predicted.event_shape)))
+    return check_finite("predicted", icdf(predicted, level.reshape(-1, *(1,) * len(predicted.event_shape))))
 
 
 def _positive(name: str, values: ArrayLike, rows: int, device: torch.device) -> Tensor:
