@@ -66,13 +66,22 @@ ALTERNATIVES = {
     ),
 }
 
-results = {}
-print(f"{'':20s}noise     bias            variance        error")
-for name, (width, method, prior) in ALTERNATIVES.items():
+
+def decompose(name: str, *, num_datasets: int = 30) -> diagnostics.BiasVariance:
+    """Noise, bias and variance of one of the alternatives."""
+    width, method, prior = ALTERNATIVES[name]
     torch.manual_seed(0)
     model = Model(nets.mlp(1, 1, hidden=(width,), activation=nn.Tanh), likelihoods.Gaussian(scale=NOISE), prior)
-    parts = diagnostics.bias_variance(method, model, simulate, inputs, truth=truth(inputs), num_datasets=30, seed=0)
-    results[name], error = parts, parts.standard_error
+    return diagnostics.bias_variance(
+        method, model, simulate, inputs, truth=truth(inputs), num_datasets=num_datasets, seed=0
+    )
+
+
+results = {}
+print(f"{'':20s}noise     bias            variance        error")
+for name in ALTERNATIVES:
+    results[name] = parts = decompose(name)
+    error = parts.standard_error
     print(
         f"{name:20s}{parts.noise:5.3f}   {parts.bias:6.3f} +- {error.bias:.3f}   "
         f"{parts.variance:6.3f} +- {error.variance:.3f}   {parts.error:6.3f}"

@@ -12,7 +12,10 @@ from global_state import unchanged_global_state
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 hypothesis.settings.register_profile("credibly", deadline=None, derandomize=True, database=None, max_examples=50)
-hypothesis.settings.load_profile("credibly")
+hypothesis.settings.register_profile("thorough", deadline=None, database=None, max_examples=100, print_blob=True)
+hypothesis.settings.load_profile(
+    "credibly"
+)  # pytest --hypothesis-profile thorough: new examples in every run, and more
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

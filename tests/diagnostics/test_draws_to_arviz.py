@@ -71,6 +71,11 @@ def test_refusals(draws, match):
         draws_to_arviz(draws)
 
 
+def test_draws_without_names():
+    with pytest.raises(TypeError, match=r"`draws` must be a mapping of names to arrays, \{'name': array\}; got Tensor"):
+        draws_to_arviz(torch.ones(2, 5))
+
+
 def test_no_parameter():
     with pytest.raises(ValueError, match="at least one parameter"):
         draws_to_arviz({})

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import cases
 from credibly import Data, Model, Standardize, inference, likelihoods, priors
-from credibly.core.errors import NotSupportedError
+from credibly.core.errors import NotFiniteError, NotSupportedError
 from credibly.diagnostics import pointwise, to_arviz
 from credibly.posteriors import Info, MixturePosterior
 from credibly.posteriors.base import Posterior
@@ -39,8 +39,8 @@ def test_groups_of_every_posterior(name):
     before = torch.get_rng_state()
     exported = to_arviz(posterior, (x, y), seed=4)
     assert torch.equal(torch.get_rng_state(), before)
-    predicted = posterior.predict(x, seed=4)
-    draws = predicted.num_draws
+    draws = posterior.num_stored or 100
+    predicted = posterior.predict(x, num_draws=draws, seed=4)  # told, for where there is a closed form as well
     table = exported.log_likelihood["targets"]
     assert table.dims == ("chain", "draw", "row")
     assert table.shape == (1, draws, 20)
@@ -208,6 +208,21 @@ def test_rows_without_a_target_are_left_out():
     assert exported.observed_data["targets"].shape == exported.constant_data["inputs"].shape[:1] == (18,)
     with pytest.raises(ValueError, match="at least one row"):
         to_arviz(posterior, Data(x, missing, mask=torch.zeros(20, dtype=torch.bool)))
+
+
+def test_unmasked_missing_targets_point_to_the_mask():
+    posterior = fitted("map")
+    x, y = data()
+    y[3] = torch.nan
+    with pytest.raises(NotFiniteError, match=r"1 of 20 values are NaN.*mask: Data\(inputs, targets, mask=...\)"):
+        to_arviz(posterior, (x, y))
+
+
+def test_only_posteriors_are_exported():
+    posterior = fitted("ensemble")
+    for other in (posterior.predict(data()[0]), posterior.model):
+        with pytest.raises(TypeError, match=f"must be a Posterior, as `fit` gives it.*got {type(other).__name__}"):
+            to_arviz(other, data())
 
 
 def test_vector_targets_classes_and_several_inputs():

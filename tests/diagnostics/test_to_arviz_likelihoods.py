@@ -8,6 +8,7 @@ from torch import nn
 import cases
 from credibly import Data, Model, likelihoods
 from credibly.diagnostics import to_arviz
+from credibly.distributions import kind
 from credibly.posteriors import DrawPosterior, Info
 
 
@@ -24,7 +25,7 @@ def draws_of(model, num_draws=3):
 @pytest.mark.parametrize("name", cases.LIKELIHOODS)
 def test_log_likelihoods_of_every_likelihood_are_the_models_own(name):
     likelihood = cases.LIKELIHOODS[name]()
-    net = nn.Linear(3, likelihood.num_outputs).double()
+    net = cases.linear(3, likelihood).double()
     posterior = draws_of(Model(net, likelihood.double()).to(cases.DEVICE))
     x = torch.randn(10, 3, dtype=torch.float64, device=cases.DEVICE)
     with torch.no_grad():
@@ -38,6 +39,10 @@ def test_log_likelihoods_of_every_likelihood_are_the_models_own(name):
     drawn = exported.posterior_predictive["targets"].values
     assert drawn.shape == (1, 3, *targets.shape)
     assert np.isfinite(drawn).all()
+    whole = kind(posterior.predict(x)) != "real"  # ArviZ tells counts from numbers by their dtype
+    for values in (drawn, exported.observed_data["targets"].values):
+        assert np.issubdtype(values.dtype, np.integer if whole else np.floating)
+    np.testing.assert_array_equal(exported.observed_data["targets"].values, targets.cpu().numpy())
 
 
 def test_missing_elements_add_nothing_and_are_nan():
@@ -55,3 +60,4 @@ def test_missing_elements_add_nothing_and_are_nan():
     own = posterior.to_model(draw=1).log_likelihood({}, {}, Data(x, targets, mask=mask)).detach().cpu()
     np.testing.assert_allclose(exported.log_likelihood["targets"].values[0, 1], own[[0, 1, 2, 4]], rtol=1e-5)
     assert exported.posterior_predictive["targets"].shape == (1, 3, 4, 4)
+    assert exported.posterior_predictive["targets"].dtype == np.int64

@@ -14,6 +14,7 @@ from torch.distributions import (
     Distribution,
     Exponential,
     Gamma,
+    Geometric,
     HalfNormal,
     Independent,
     Laplace,
@@ -31,6 +32,7 @@ from credibly.distributions.class_predictive import ClassPredictive
 from credibly.distributions.empirical import Empirical
 from credibly.distributions.gaussian import GaussianPredictive
 from credibly.distributions.mixture import MixturePredictive
+from credibly.distributions.multivariate_predictive import MultivariateGaussianPredictive
 from credibly.distributions.quantiles import QuantileForecast
 from credibly.distributions.rows import to
 
@@ -79,6 +81,8 @@ PLAIN: dict[str, Build] = {
     "negative_binomial_probs": lambda t: NegativeBinomial(
         _positive(t, ROWS), probs=numbers(ROWS, dtype=t, low=0.1, high=0.7), validate_args=False
     ),
+    "geometric_logits": lambda t: Geometric(logits=numbers(ROWS, dtype=t), validate_args=False),
+    "geometric_probs": lambda t: Geometric(probs=numbers(ROWS, dtype=t, low=0.1, high=0.7), validate_args=False),
     "binomial_logits": lambda t: Binomial(
         torch.tensor([12.0, 40.0, 30.0, 13.0], dtype=t), logits=numbers(ROWS, dtype=t), validate_args=False
     ),
@@ -118,6 +122,9 @@ MIXTURES: dict[str, Build] = {
     "mixture_negative_binomial": lambda t: MixturePredictive(
         NegativeBinomial(_positive(t, DRAWS, ROWS), logits=numbers(DRAWS, ROWS, dtype=t), validate_args=False)
     ),
+    "mixture_geometric": lambda t: MixturePredictive(
+        Geometric(logits=numbers(DRAWS, ROWS, dtype=t), validate_args=False)
+    ),
     "mixture_bernoulli": lambda t: MixturePredictive(
         Bernoulli(logits=2 * numbers(DRAWS, ROWS, dtype=t), validate_args=False)
     ),
@@ -131,6 +138,11 @@ FORMS: dict[str, Build] = {
     "gaussian": lambda t: GaussianPredictive(numbers(ROWS, dtype=t), _positive(t, ROWS), 0.25),
     "gaussian_outputs": lambda t: GaussianPredictive(
         numbers(ROWS, OUTPUTS, dtype=t), _positive(t, ROWS, OUTPUTS), _positive(t, OUTPUTS)
+    ),
+    "multivariate_gaussian": lambda t: MultivariateGaussianPredictive(
+        numbers(ROWS, OUTPUTS, dtype=t),
+        torch.diag_embed(_positive(t, ROWS, OUTPUTS)) + 0.3,
+        torch.diag(_positive(t, OUTPUTS)),
     ),
     "class_event": lambda t: ClassPredictive(2 * numbers(ROWS, dtype=t)),
     "classes": lambda t: ClassPredictive(2 * numbers(ROWS, CLASSES, dtype=t)),
@@ -191,6 +203,8 @@ SCIPY = {
         lambda t: NegativeBinomial(pair(t, 2048)[0], logits=pair(t, 0)[0]),
         scipy.stats.nbinom(2048, 0.5),
     ),
+    "geometric": (lambda t: Geometric(*pair(t, 0.125)), scipy.stats.geom(0.125, loc=-1)),
+    "geometric_logits": (lambda t: Geometric(logits=pair(t, 0)[0]), scipy.stats.geom(0.5, loc=-1)),
     "binomial": (lambda t: Binomial(*pair(t, 20, 0.375)), scipy.stats.binom(20, 0.375)),
     "binomial_large": (lambda t: Binomial(*pair(t, 4096, 0.125)), scipy.stats.binom(4096, 0.125)),
     "bernoulli": (lambda t: Bernoulli(probs=pair(t, 0.125)[0]), scipy.stats.bernoulli(0.125)),

@@ -26,6 +26,7 @@ from torch.distributions import (
     Poisson,
     StudentT,
     Uniform,
+    VonMises,
     Weibull,
 )
 
@@ -151,6 +152,8 @@ def _rows(*values: float) -> torch.Tensor:
 
 COUNTS = {
     "negative_binomial": (NegativeBinomial(_rows(0.3, 1, 40, 2.5), probs=_rows(0.9, 0.2, 0.7, 0.05)), [0, 3, 70, 1]),
+    "geometric": (Geometric(probs=_rows(1, 0.5, 0.02, 0.3)), [2, 0, 70, 3]),
+    "geometric_logits": (Geometric(logits=_rows(40, 0, -3, 1)), [0, 0, 70, 3]),
     "binomial": (Binomial(_rows(1, 7, 200, 30), probs=_rows(0.3, 0.5, 0.99, 1e-3)), [1, 7, 150, 0]),
     "poisson": (Poisson(_rows(1e-3, 1, 250, 12)), [0, 4, 300, 50]),
 }
@@ -268,7 +271,7 @@ def test_a_solver_that_stops_early_warns(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_what_has_no_quantiles_gives_advice() -> None:
     with pytest.raises(NotSupportedError, match=r"icdf is not .*from_draws\(d\.sample\(\(1000,\)\)\)"):
-        crps(Geometric(probs=_rows(0.5)), [1])
+        crps(VonMises(_rows(0.0), _rows(1.0)), [1.0])
     for classes in (Categorical(logits=torch.zeros(1, 3)), MixturePredictive(Categorical(logits=torch.zeros(2, 1, 3)))):
         with pytest.raises(NotSupportedError, match="Brier"):
             crps(classes, [1])

@@ -25,7 +25,9 @@ from credibly.distributions.rows import select
 from credibly.distributions.special import betainc
 from credibly.distributions.survival import survival
 
-DISCRETE = [n for n in PLAIN | MIXTURES if any(w in n for w in ("poisson", "binomial", "bernoulli", "categorical"))]
+DISCRETE = [
+    n for n in PLAIN | MIXTURES if any(w in n for w in ("poisson", "geometric", "binomial", "bernoulli", "categorical"))
+]
 SCALES = np.array([-10.0, -8, -5, -3, -1, 0, 1, 3, 5, 8, 10])
 # Relative error: the argument (y - loc)/scale is rounded, and at z = 10 that is amplified by z^2.
 RELATIVE = {torch.float32: 2e-5, torch.float64: 1e-10}

@@ -55,9 +55,9 @@ def test_probabilities_moments_and_scores_are_those_of_the_enumerated_distributi
     np.testing.assert_allclose(own.exp()[inside], probs[inside], rtol=1e-12)
     assert torch.all(own[~inside] < -690)
     torch.testing.assert_close(probs.sum(0), torch.ones(6).double(), rtol=1e-12, atol=0)
-    np.testing.assert_allclose(functions.cdf(d, counts), probs.cumsum(0), rtol=1e-9, atol=1e-14)
+    np.testing.assert_allclose(functions.cdf(d, counts), probs.cumsum(0), rtol=1e-10, atol=1e-14)
     above = probs.flip(0).cumsum(0).flip(0) - probs
-    np.testing.assert_allclose(survival(d, counts), above, rtol=1e-8, atol=1e-14)
+    np.testing.assert_allclose(survival(d, counts), above, rtol=1e-10, atol=1e-14)
     assert torch.equal(survival(d, -1.0), torch.ones(6).double())
     mean = (counts * probs).sum(0)
     variance = ((counts - mean) ** 2 * probs).sum(0)

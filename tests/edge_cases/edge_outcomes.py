@@ -4,12 +4,30 @@ import dataclasses
 import traceback
 from pathlib import Path
 
+import hypothesis
 import torch
 
 import credibly
 from credibly.core.errors import CrediblyError
 
 OWN = str(Path(credibly.__file__).parent)
+THOROUGH = hypothesis.settings.default == hypothesis.settings.get_profile("thorough")
+"""Whether the tests run with `--hypothesis-profile thorough`."""
+
+
+def examples(number):
+    """Settings for a test at the edges: so many examples, and 25 in a thorough run."""
+    return hypothesis.settings(max_examples=25 if THOROUGH else number)
+
+
+def in_turn(names, choices, first):
+    """Pairs of every name with one of the choices, which take turns from the `first`."""
+    return [(name, choices[(first + index) % len(choices)]) for index, name in enumerate(names)]
+
+
+def share(names, part):
+    """Every fourth of the names, from that of a number on; in a thorough run all."""
+    return list(names) if THOROUGH else list(names)[part % 4 :: 4]
 
 
 def outcome(action, *arguments):

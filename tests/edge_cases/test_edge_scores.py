@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from edge_outcomes import holds_nan, names_its_argument, outcome
-from hypothesis import given, settings
+from edge_outcomes import examples, holds_nan, names_its_argument, outcome
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributions import Bernoulli, Categorical, Normal
 
@@ -136,7 +136,7 @@ NAN_BY_DEFINITION = {"ess", "rhat", "mcse"}
 
 
 @pytest.mark.parametrize("name", OF_ARRAYS)
-@settings(max_examples=12)
+@examples(12)
 @given(st.sampled_from(sorted(ARRAYS)), st.integers(0, 2))
 def test_any_array_gives_a_sound_value_or_a_documented_error(name, array, place):
     action, given_array = OF_ARRAYS[name][place % len(OF_ARRAYS[name])], ARRAYS[array]
@@ -203,7 +203,11 @@ def test_class_predictions_at_the_edges_have_finite_scores_and_intervals(name, e
         return
     may_be_infinite = edge in IMPOSSIBLE and isinstance(metric, (metrics.LogScore, metrics.NLL))
     assert bool(value.isfinite().all()) or may_be_infinite, value
-    estimate = metric.bootstrap(predicted, targets, num_replicates=20, seed=0)
+    if edge == "one_row" and not isinstance(metric, metrics.Accuracy):
+        with pytest.raises(ShapeError, match="at least 2 rows"):
+            metric.bootstrap(predicted, targets, seed=0)
+        return
+    estimate = metric.bootstrap(predicted, targets, num_replicates=40, seed=0)
     assert not holds_nan(estimate)
     assert bool((estimate.lower <= estimate.upper).all())
 
@@ -271,7 +275,7 @@ def test_targets_never_broadcast(name):
 # -- numbers at the edges ------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=10)
+@examples(10)
 @given(
     st.lists(
         st.lists(st.sampled_from([-INF, -1.0, 0.0, 0.0, 2.0, INF]), min_size=3, max_size=3), min_size=1, max_size=5
@@ -437,7 +441,7 @@ SHORT_FORMS = {
 
 
 @pytest.mark.parametrize("name", SHORT_FORMS)
-@settings(max_examples=4)
+@examples(4)
 @given(st.sampled_from(sorted(CLASSES)), st.sampled_from(sorted(EVENTS)))
 def test_short_forms_of_class_predictions_are_sound_at_the_edges(name, classes, event):
     for predicted, targets in (CLASSES[classes](), EVENTS[event](), pick(make("events", 3), slice(0, 0))):

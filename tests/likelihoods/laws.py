@@ -62,6 +62,10 @@ class ClassLaw:
         below = np.arange(self.probs.shape[-1]) <= np.asarray(y)[..., None]
         return (self.probs * below).sum(-1)
 
+    def sf(self, y):
+        above = np.arange(self.probs.shape[-1]) > np.asarray(y)[..., None]
+        return (self.probs * above).sum(-1)
+
     def support(self):
         zeros = np.zeros(self.probs.shape[:-1])
         return zeros, zeros + self.probs.shape[-1] - 1

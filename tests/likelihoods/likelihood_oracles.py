@@ -8,6 +8,7 @@ import torch
 from laws import law_of, typical_outputs
 from scipy import special
 
+from cases import outputs_shape
 from credibly.distributions.kinds import kind
 
 for module in sorted(Path(__file__).parent.glob("laws_*.py")):
@@ -15,9 +16,9 @@ for module in sorted(Path(__file__).parent.glob("laws_*.py")):
 
 
 def outputs_for(likelihood, *leading, dtype=torch.float64, seed=0):
-    """Outputs of moderate size: (*leading, num_outputs)."""
+    """Outputs of moderate size: (*leading, *outputs_shape)."""
     generator = torch.Generator().manual_seed(seed)
-    normal = torch.randn(*leading, likelihood.num_outputs, generator=generator, dtype=torch.float64)
+    normal = torch.randn(*leading, *outputs_shape(likelihood), generator=generator, dtype=torch.float64)
     return torch.as_tensor(typical_outputs(likelihood, normal.numpy())).to(dtype)
 
 
@@ -45,22 +46,58 @@ def _has_density(law):
     return hasattr(getattr(law, "dist", law), "pdf")
 
 
-def log_density(law, y, *, vector):
-    """The joint log density or log probability of targets y, (*batch,)."""
-    if is_joint(law):
-        return law.joint_logpdf(y)
-    each = element_density(law, y)
-    return each.sum(-1) if vector else each
+def log_density(law, y, *, axes):
+    """The joint log density or log probability of targets y, (*batch,), whose last `axes` axes are one target's."""
+    return law.joint_logpdf(y) if is_joint(law) else over_event(element_density(law, y), axes)
+
+
+def over_event(values, axes):
+    """The sum over the last `axes` axes."""
+    return values.sum(tuple(range(-axes, 0)))
 
 
 def example(likelihood):
     """The distribution of one row at outputs 0."""
-    return likelihood(torch.zeros(1, likelihood.num_outputs))
+    return likelihood(torch.zeros(1, *outputs_shape(likelihood)))
+
+
+def event_axes(likelihood):
+    """The number of axes of one target."""
+    return len(example(likelihood).event_shape)
 
 
 def is_vector(likelihood):
-    """Whether a target is a vector."""
-    return len(example(likelihood).event_shape) > 0
+    """Whether a target holds several numbers."""
+    return event_axes(likelihood) > 0
+
+
+def as_table(likelihood, outputs):
+    """Outputs in any layout with those of one element last: (*batch, *elements, num_outputs), an array or a tensor."""
+    axis = getattr(likelihood, "axis", -1)
+    move = torch.movedim if isinstance(outputs, torch.Tensor) else np.moveaxis
+    return outputs[..., None] if axis is None else move(outputs, axis, -1)
+
+
+def flat(likelihood, outputs):
+    """All outputs of a row on one axis, those of one element beside each other: (*batch, numbers)."""
+    return as_table(likelihood, outputs).flatten(-1 - likelihood.elements()[1])
+
+
+def unflat(likelihood, numbers):
+    """The layout of the network's outputs, from what `flat` gives."""
+    shape = as_table(likelihood, torch.empty(outputs_shape(likelihood))).shape
+    table, axis = numbers.reshape(*numbers.shape[:-1], *shape), getattr(likelihood, "axis", -1)
+    return table.squeeze(-1) if axis is None else table.movedim(-1, axis)
+
+
+def whole(likelihood, blocks):
+    """The Fisher matrix of all numbers of `flat`: where it comes as a block an element, zeros lie between elements."""
+    axes = likelihood.elements()[1]
+    if not axes:
+        return blocks
+    each = blocks.flatten(-2 - axes, -3)
+    apart = torch.eye(each.shape[-3], dtype=each.dtype)
+    return torch.einsum("...ecd,ef->...ecfd", each, apart).flatten(-4, -3).flatten(-2)
 
 
 def kind_of(likelihood):
@@ -70,7 +107,9 @@ def kind_of(likelihood):
 
 def draw_targets(likelihood, outputs, seed=0):
     """Targets (*batch, *event) of the law, by numpy; where the dtype rounds one to the end of an open support, the
-    next number inside."""
+    next number inside. For a head, which has no law, normal numbers."""
+    if not likelihood.has_density:
+        return torch.as_tensor(np.random.RandomState(seed).normal(size=outputs.shape[:-1])).to(outputs.dtype)
     law = scipy_law(likelihood, outputs)
     drawn = law.rvs(size=np.shape(law.mean()), random_state=np.random.RandomState(seed))
     targets = torch.as_tensor(np.asarray(drawn, dtype=float)).to(outputs.dtype)
@@ -103,22 +142,23 @@ def element_nodes(likelihood, law):
 
 
 def brute_fisher(likelihood, outputs):
-    """The covariance of the score of the distribution's own log density, for one row of outputs (C,).
+    """The covariance of the score of the distribution's own log density, for one row, in the order of `flat`.
 
     The log density is a sum over the elements, so that its covariance is the sum of those that each element has alone.
     """
     law = scipy_law(likelihood, outputs)
     values, masses = (np.reshape(v, (len(v), -1)) for v in element_nodes(likelihood, law))
-    anchor = np.reshape(draw_targets(likelihood, outputs).numpy(), -1)
-    total = torch.zeros(likelihood.num_outputs, likelihood.num_outputs, dtype=torch.float64)
+    anchor = draw_targets(likelihood, outputs)
+    event, anchor = anchor.shape, anchor.flatten().numpy()
+    total = torch.zeros(outputs.numel(), outputs.numel(), dtype=torch.float64)
     for element in range(values.shape[1]):
         targets = np.tile(anchor, (len(values), 1))
         targets[:, element] = values[:, element]
-        given = torch.as_tensor(targets if is_vector(likelihood) else targets[:, 0])
-        repeated = outputs.expand(len(targets), -1).clone().requires_grad_()
+        given = torch.as_tensor(targets).reshape(-1, *event)
+        repeated = outputs.expand(len(targets), *outputs.shape).clone().requires_grad_()
         density = likelihood(repeated).log_prob(given)
         mass = torch.as_tensor(masses[:, element] / masses[:, element].sum())
-        scores = torch.autograd.grad(density[mass > 0].sum(), repeated)[0]
+        scores = flat(likelihood, torch.autograd.grad(density[mass > 0].sum(), repeated)[0])
         centred = scores - mass @ scores
         total += torch.einsum("k,kc,kd->cd", mass, centred, centred)
     return total
@@ -134,7 +174,7 @@ def spread_of(likelihood, outputs, function, step):
     moved = np.zeros_like(centre)
     rng = np.random.RandomState(0)
     for _ in range(6):
-        signs = rng.choice([-1.0, 1.0], size=values.shape[-1])
+        signs = rng.choice([-1.0, 1.0], size=values.shape[-len(outputs_shape(likelihood)) :])
         shifted = values + step * signs * (1 + np.abs(values))
         moved = np.maximum(moved, np.abs(function(law_of(likelihood, shifted)) - centre))
     return moved

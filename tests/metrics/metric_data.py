@@ -36,7 +36,7 @@ def _labels(num_rows, generator, dtype):
 
 def _reals(num_rows, generator, dtype):
     loc, targets = torch.randn(2, num_rows, generator=generator, dtype=dtype)
-    return Normal(loc, torch.full_like(loc, 0.7)), targets
+    return Normal(loc, 0.4 + loc.abs() / 2), targets
 
 
 def _draws(num_rows, generator, dtype):

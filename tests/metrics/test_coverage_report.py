@@ -107,7 +107,7 @@ def test_recipes_are_the_functions(dtype):
 
 
 def test_intervals_of_coverage_are_exact_where_a_row_is_held_or_not():
-    estimate = Coverage(0.9).bootstrap(standard(40), torch.zeros(40), num_replicates=10, seed=0)
+    estimate = Coverage(0.9).bootstrap(standard(40), torch.zeros(40), num_replicates=40, seed=0)
     exact = stats.binomtest(40, 40).proportion_ci(0.95, "exact")
     assert (estimate.lower.item(), estimate.upper.item()) == pytest.approx((exact.low, exact.high))
     two = Independent(Normal(torch.zeros(30, 2), torch.ones(30, 2)), 1)
@@ -124,7 +124,7 @@ def test_intervals_cover_at_their_rate(stretch):
         scale = 0.5 + torch.rand(100, generator=generator, dtype=torch.float64)
         y = stretch * scale * torch.randn(100, generator=generator, dtype=torch.float64)
         d = Normal(torch.zeros(100, dtype=torch.float64), scale, validate_args=False)
-        estimate = Coverage().bootstrap(d, y, num_replicates=2, seed=seed)
+        estimate = Coverage().bootstrap(d, y, num_replicates=40, seed=seed)
         found.append(float(estimate.lower) <= truth <= float(estimate.upper))
         estimate = Width().bootstrap(d, y, num_replicates=100, seed=seed)
         widths.append(float(estimate.lower) <= 2 * stats.norm.ppf(0.95) <= float(estimate.upper))

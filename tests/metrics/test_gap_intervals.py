@@ -12,7 +12,7 @@ from torch.distributions import Bernoulli, Categorical
 from credibly import metrics
 from credibly.metrics.bin_resampling import Cells, cells_of, resampled_cells, resampled_counts, resampled_rows
 from credibly.metrics.bins import cell_sums, equal_width_bins, gap_size
-from credibly.metrics.gap_intervals import Noise, gap_interval
+from credibly.metrics.gap_intervals import Noise, dependent_noise, gap_interval
 from credibly.metrics.resampling import over_resamples
 
 NUM_BINS, REPEATS, REPLICATES, ROWS = 10, 160, 100, 400
@@ -182,3 +182,25 @@ def test_labels_that_repeat_each_other_widen_the_interval():
     repeated = metrics.EventECE(10).bootstrap(several, hits.unsqueeze(1).expand(-1, 4), seed=0)
     assert repeated.value.item() == pytest.approx(once.value.item(), abs=1e-12)
     assert ((repeated.upper - repeated.lower) / (once.upper - once.lower)).item() == pytest.approx(1, abs=0.2)
+
+
+def test_resampled_rows_have_the_noise_of_independent_ones_also_in_bins_of_few():
+    """Three forecasts with one hit: the error of n* of them has the variance 2 / (9 n*); 4 standard errors."""
+    generator = torch.Generator().manual_seed(0)
+    counts = torch.poisson(torch.full((4000, 1, 2), 3.0).double(), generator=generator)
+    hits = torch.binomial(counts, torch.tensor(1 / 3).double().expand_as(counts).contiguous(), generator)
+    errors = torch.where(counts > 0, hits / counts.clamp(min=1) - 1 / 3, 0.0)
+    noise = dependent_noise(counts, errors, torch.full((1, 2), 2 / 9).double(), generator)
+    assert torch.allclose(noise.inflation, torch.ones(1, 2).double(), atol=4 * (1 / 4000) ** 0.5)
+    again = noise.normals * noise.inflation * (2 / 9 / counts.clamp(min=1)).sqrt()
+    assert torch.allclose(again, errors)
+
+
+def test_data_that_look_too_good_have_an_interval_with_a_width():
+    p = torch.arange(1, 100, dtype=torch.float64).repeat_interleave(100) / 100
+    hits = torch.cat([torch.arange(100) < k for k in range(1, 100)])
+    for metric in (metrics.EventECE(10), metrics.EventECE(10, "l2"), metrics.BrierDecomposition(10)):
+        estimate = metric.bootstrap(Bernoulli(probs=p), hits, seed=0)
+        lower, upper = estimate.lower.flatten()[0], estimate.upper.flatten()[0]
+        assert lower == 0
+        assert 1e-5 < upper < 0.02

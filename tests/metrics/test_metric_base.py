@@ -13,8 +13,9 @@ from metric_data import join, make, pick
 import cases
 from credibly import metrics
 from credibly.core.errors import NotFiniteError, NotSupportedError, ShapeError
-from credibly.metrics.base import MeanMetric, RowMetric
+from credibly.metrics import ood
 from credibly.metrics.resampling import percentiles
+from credibly.metrics.row_metrics import MeanMetric, RowMetric
 
 DEPEND_ON_THE_NUMBER_OF_ROWS = {"ece_debiased", "ece_of_event", "aurc", "e_aurc"}
 """They take a bias off that halves, or average over the ranks, which are twice as many."""
@@ -137,15 +138,32 @@ def test_the_callers_tensors_stay_as_they_are(name):
     metric, pair = case(name)
     kept = copy.deepcopy(pair[1])
     metric(*pair)
-    metric.bootstrap(*pair, num_replicates=3, seed=0)
+    metric.bootstrap(*pair, num_replicates=40, seed=0)
     assert torch.equal(pair[1], kept)
 
 
-def test_one_row_has_a_value():
-    for name in cases.METRICS:
-        metric, pair = case(name, 1)
-        assert bool(metric(*pair).isfinite().all()), name
-        assert bool(metric.bootstrap(*pair, num_replicates=5, seed=0).value.isfinite().all()), name
+@EVERY
+def test_one_row_has_a_value_and_an_interval_only_where_it_says_something(name):
+    """A share, whose interval is exact, and one score of each kind of rows."""
+    metric, pair = case(name, 1)
+    value = metric(*pair)
+    assert bool(value.isfinite().all())
+    if isinstance(metric, (metrics.Accuracy, metrics.Coverage, ood.TwoSampleMetric)):
+        estimate = metric.bootstrap(*pair, num_replicates=40, seed=0)
+        assert estimate.lower <= value <= estimate.upper
+        assert estimate.lower < estimate.upper
+    else:
+        with pytest.raises(ShapeError, match=f"{type(metric).__name__} needs at least 2 rows; got 1"):
+            metric.bootstrap(*pair, num_replicates=40, seed=0)
+
+
+@pytest.mark.parametrize(("coverage", "needed"), [(0.95, 40), (0.9, 20), (0.5, 4), (0.999, 2000), (0.0, 2)])
+def test_too_few_replicates_for_the_coverage_are_refused_by_number(coverage, needed):
+    pair = make("events", 20)
+    for action in (metrics.Brier().bootstrap, metrics.ECE().bootstrap):
+        assert action(*pair, coverage=coverage, num_replicates=needed, seed=0).coverage == coverage
+        with pytest.raises(ValueError, match=f"`num_replicates` must be at least {needed} .* got {needed - 1}"):
+            action(*pair, coverage=coverage, num_replicates=needed - 1, seed=0)
 
 
 def test_nan_never_leaves_a_metric():
@@ -170,6 +188,8 @@ def test_refused_options():
     pair = make("events", 10)
     with pytest.raises(ValueError, match="coverage"):
         metrics.Brier().bootstrap(*pair, coverage=1.5)
+    with pytest.raises(ValueError, match=r"below 1; got 1\.0"):
+        metrics.Brier().bootstrap(*pair, coverage=1.0)
     with pytest.raises(ValueError, match="num_replicates"):
         metrics.Brier().bootstrap(*pair, num_replicates=0)
     with pytest.raises(ValueError, match="num_bins"):
@@ -186,7 +206,7 @@ def test_refused_options():
 
 def test_percentiles_are_order_statistics():
     replicates = torch.arange(1000.0).flip(0)
-    assert [end.item() for end in percentiles(replicates, 0.95)] == [25, 974]
+    assert [end.item() for end in percentiles(replicates, 0.95)] == [24, 975]
     assert [end.item() for end in percentiles(replicates, 0.0)] == [499, 500]
     assert [end.item() for end in percentiles(replicates, 1.0)] == [0, 999]
     assert [end.item() for end in percentiles(torch.tensor([-torch.inf, 0, 1]), 0.5)] == [-torch.inf, 1]

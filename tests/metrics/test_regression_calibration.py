@@ -173,12 +173,12 @@ def test_intervals_cover_calibrated_and_miscalibrated_truth(metric, shift, stret
     assert (seen > 0.9) if shift else (seen < 0.1)  # miscalibration is told from noise
 
 
-def test_an_interval_of_one_row_and_equal_seeds():
-    predicted, y = gaussian(1)
-    estimate = MiscalibrationArea().bootstrap(predicted, y, num_replicates=10, seed=0)
+def test_an_interval_of_two_rows_and_equal_seeds():
+    predicted, y = gaussian(2)
+    estimate = MiscalibrationArea().bootstrap(predicted, y, num_replicates=40, seed=0)
     assert float(estimate.lower) <= float(estimate.value) <= float(estimate.upper)
     predicted, y = gaussian(50)
-    one, two = (MiscalibrationArea().bootstrap(predicted, y, seed=4, num_replicates=20) for _ in range(2))
+    one, two = (MiscalibrationArea().bootstrap(predicted, y, seed=4, num_replicates=40) for _ in range(2))
     assert torch.equal(one.replicates, two.replicates)
 
 

@@ -12,7 +12,8 @@ from torch.distributions import Normal
 
 from credibly import metrics
 from credibly.core.errors import NotFiniteError, ShapeError
-from credibly.distributions.entry import from_logits
+from credibly.distributions.entry import from_logits, from_probs
+from credibly.metrics.risk_areas import area_of, weighted_area
 from credibly.metrics.selective import AURC, EAURC, aurc, e_aurc, largest_prob, risk_coverage, zero_one_loss
 
 GIVEN = {"loss": lambda predicted, targets: targets, "confidence": lambda predicted: predicted.scale}
@@ -85,6 +86,29 @@ def test_replicates_are_the_metric_of_the_rows_drawn(metric):
     assert torch.allclose(together, apart, atol=1e-12)
     estimate = metric.bootstrap(*pair, seed=0)
     assert estimate.lower < estimate.value < estimate.upper
+
+
+def test_the_area_of_weights_is_that_of_many_copies():
+    """Copies tie, and of 4000 of each row the harmonic numbers are logarithms to 1e-4."""
+    generator = torch.Generator().manual_seed(1)
+    order, losses = torch.rand(12, generator=generator).mul(5).round(), torch.rand(12, generator=generator).double()
+    times = torch.randint(1, 4, (12,), generator=generator)
+    each = torch.arange(12).repeat_interleave(4000 * times)
+    copies = area_of(order[each], losses[each])(torch.arange(len(each))[None])
+    distinct, group = order.unique(return_inverse=True)
+    weights = (times / times.sum()).double()[None]
+    area = weighted_area(weights, losses, group[:-1], group[-1:], len(distinct))
+    assert area.item() == pytest.approx(copies.item(), abs=1e-4)
+
+
+@pytest.mark.parametrize("metric", [AURC(), EAURC()], ids=str)
+def test_no_error_seen_is_no_certainty(metric):
+    """Of 50 rows a share of errors of 0.06 shows none with probability 0.045."""
+    top = torch.linspace(0.5, 1, 50, dtype=torch.float64)
+    predicted = from_probs(torch.stack([top, 1 - top], -1))
+    estimate = metric.bootstrap(predicted, torch.zeros(50), seed=0)
+    assert estimate.lower == estimate.value == 0
+    assert 1 - 0.025 ** (1 / 50) < estimate.upper < 0.15
 
 
 def test_refusals():

@@ -18,6 +18,7 @@ from credibly.metrics.regression_calibration import central_calibration_curve, p
 from credibly.metrics.selective import risk_coverage
 from credibly.metrics.smooth_curve import smooth_curve
 from credibly.plots.calibration_curve import calibration_curve
+from credibly.plots.class_grid import class_reliability_grid
 from credibly.plots.coverage import coverage_against_nominal, coverage_by_group
 from credibly.plots.pit_histogram import pit_histogram as draw_pit_histogram
 from credibly.plots.prior_predictive import prior_predictive, prior_predictive_histogram
@@ -63,6 +64,25 @@ PICTURES: dict[str, Callable[..., Axes]] = {
     ),
     "score_histograms": lambda ax=None, **options: score_histograms(UNIFORM, UNIFORM + 0.4, ax, **options),
 }
+
+
+@pytest.mark.parametrize(
+    ("draw", "source"),
+    [
+        (reliability_diagram, "BinTable, from metrics.top_label_bins or metrics.event_bins"),
+        (class_reliability_grid, "BinTable, from metrics.classwise_bins"),
+        (smooth_reliability, "SmoothCurve, from metrics.smooth_curve"),
+        (draw_pit_histogram, "PITHistogram, from metrics.pit_histogram"),
+        (calibration_curve, "CalibrationCurve, from metrics.one_sided_calibration_curve"),
+        (draw_risk_coverage, "RiskCoverage, from metrics.risk_coverage"),
+        (coverage_by_group, "GroupCoverage, from metrics.class_coverage"),
+        (coverage_against_nominal, "CoverageReport, from metrics.coverage_report"),
+    ],
+)
+def test_predictions_in_place_of_tables_are_refused(draw: Callable[..., Axes], source: str) -> None:
+    with pytest.raises(TypeError, match=f"must be a {source}.*; got Bernoulli"):
+        draw(probabilities()[0])
+    assert plt.get_fignums() == []
 
 
 @pytest.fixture(params=sorted(PICTURES))

@@ -7,7 +7,8 @@ import torch
 from picture_checks import band, keys, line
 
 from credibly.core.errors import NotFiniteError, ShapeError
-from credibly.metrics.smooth_curve import SmoothCurve
+from credibly.distributions.entry import from_probs
+from credibly.metrics.smooth_curve import SmoothCurve, smooth_curve
 from credibly.plots.smooth_reliability import smooth_reliability
 
 POINTS = torch.linspace(0, 1, 6, dtype=torch.float64)
@@ -41,6 +42,14 @@ def test_options_leave_out_what_they_say() -> None:
     ax = smooth_reliability(table(), band=False, density=False)
     assert keys(ax) == ["gap", "observed"]
     assert ax.child_axes == []
+
+
+def test_pieces_too_short_to_be_seen_are_dots() -> None:
+    certain = torch.tensor([0.0, 1.0], dtype=torch.float64).repeat(20)
+    ax = smooth_reliability(smooth_curve(from_probs(certain), certain.long(), num_replicates=3, seed=0))
+    (dots,) = [line.get_xydata() for line in ax.lines if line.get_marker() == "o"]
+    np.testing.assert_allclose(dots, [[0, 0], [1, 1]], atol=0.005)
+    assert [line.get_marker() for line in smooth_reliability(table()).lines] == ["None", "None"]
 
 
 def test_refuses_tables_that_are_none() -> None:

@@ -21,6 +21,9 @@ from credibly.distributions.class_rows import class_mass_blocks
 __all__ = ["RankedScore", "least_probability", "on_grid"]
 
 
+_BLOCK = 2**21  # probabilities at a time: enough that threads which sort are not disturbed by those that just added up
+
+
 class RankedScore(ClassScore):
     """A score by the place of a class in its row. A frozen dataclass of options.
 
@@ -54,7 +57,7 @@ class RankedScore(ClassScore):
 
     def blocks(self, predicted: Distribution) -> Iterator[tuple[slice, Tensor]]:
         """Some rows at a time, with their class probabilities, (rows, classes), float64."""
-        return class_mass_blocks(predicted)
+        return class_mass_blocks(predicted, max_elements=_BLOCK)
 
     def table(self, probs: Tensor, u: Tensor) -> Tensor:
         """The scores of all classes, (rows, classes)."""
@@ -73,7 +76,7 @@ class RankedScore(ClassScore):
             return self.table(probs, u) <= thresholds
         values = self.values(probs)
         rows = SortedRows(values, self._num_candidates(values, thresholds))
-        first = (self.formula(rows.positions(), u) > thresholds).sum(-1, keepdim=True)
+        first = (self.formula(rows.positions(), u) > thresholds).sum(-1, keepdim=True, dtype=torch.int32).long()
         last_place = rows.ordered.shape[-1] - 1
         cutoff = rows.ordered.gather(-1, first.clamp(max=last_place)).masked_fill_(first > last_place, torch.inf)
         included = self.formula(rows.at(cutoff), u) <= thresholds
@@ -91,7 +94,7 @@ class RankedScore(ClassScore):
         least = self.least_value(thresholds, values.shape[-1])
         if least is None or not values.numel():
             return None
-        return max(1, int((values >= least).sum(-1).max()))
+        return max(1, int((values >= least).sum(-1, dtype=torch.int32).max()))
 
     def _with_impossible(self, scores: Tensor, probs: Tensor, num_classes: int) -> Tensor:
         last = self.impossible(num_classes)

@@ -58,16 +58,21 @@ class Unsorted(Standing):
         return self._values.amax(-1, keepdim=True)
 
     def mass_reached(self, u: Tensor) -> Tensor:
-        """See `Standing.mass_reached`: one masked sum, and a count of the tied."""
-        below = torch.where(self._values < self._own, self._values, 0.0).sum(-1, keepdim=True)
+        """See `Standing.mass_reached`: the sum of min(value, own) is that of the values below, and own for each other.
+
+        All terms are multiples of 2^-52 below 2, and exact. A minimum is many times faster than a masked sum, whose
+        branches cannot be foretold.
+        """
+        capped = torch.minimum(self._values, self._own).sum(-1, keepdim=True)
+        below = capped - self._own * _count(self._values >= self._own)
         return (1 - below) - (1 - u) * (self._own * self._num_tied())
 
     def rank_reached(self, u: Tensor) -> Tensor:
         """See `Standing.rank_reached`: two counts."""
-        return (self._values > self._own).sum(-1, keepdim=True) + u * self._num_tied()
+        return _count(self._values > self._own) + u * self._num_tied()
 
     def _num_tied(self) -> Tensor:
-        return (self._values == self._own).sum(-1, keepdim=True)
+        return _count(self._values == self._own)
 
 
 class SortedRows:
@@ -141,6 +146,11 @@ class _Positions(Standing):
     def rank_reached(self, u: Tensor) -> Tensor:
         last = self._rows.ordered.shape[-1] - 1
         return torch.arange(last, -1, -1, dtype=torch.float64, device=self._rows.ordered.device)
+
+
+def _count(which: Tensor) -> Tensor:
+    """How many of each row, (rows, 1): in 32 bits, which is twice as fast as in 64."""
+    return which.sum(-1, keepdim=True, dtype=torch.int32)
 
 
 def sorted_rows(values: Tensor, num_largest: int) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from credibly.core.checks import as_tensor, check_finite, check_same_rows
-from credibly.core.errors import ShapeError
+from credibly.core.errors import NotFiniteError, ShapeError
 from credibly.core.inputs import as_inputs, leaves, map_inputs, num_rows, split_inputs, take_rows
 from credibly.core.randomness import iterate
 from credibly.core.typing import ArrayLike
@@ -226,8 +226,11 @@ def read_batch(batch: Any, dtype: torch.dtype, device: torch.device, *, need_tar
     targets = as_tensor(data.targets, dtype=dtype, device=device)
     check_same_rows("targets", targets.shape[0] if targets.dim() else 0, "inputs", rows)
     weights, mask = _weights(data.weights, rows, dtype, device), _mask(data.mask, targets, device)
-    if mask is None:  # a bound of a censored target may be infinite; the likelihood checks what else must not be
-        check_finite("targets", torch.where(targets.isinf(), 0, targets) if targets.is_floating_point() else targets)
+    if mask is None and bool(targets.isnan().any()):  # a bound of a censored target may be infinite
+        raise NotFiniteError(
+            f"`targets` must be finite; {int(targets.isnan().sum())} of {targets.numel()} values are NaN. Where they "
+            "are missing, say so by a mask: Data(inputs, targets, mask=...)"
+        )
     return Data(inputs, targets, weights, mask, data.num_data)
 
 

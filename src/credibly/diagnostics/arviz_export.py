@@ -18,7 +18,7 @@ from credibly.core.randomness import base_seed, derived_seed
 from credibly.core.typing import Inputs
 from credibly.diagnostics.arviz_versions import arviz_object, dataset
 from credibly.diagnostics.chains import chains_dataset
-from credibly.diagnostics.pointwise import Rows, count_draws, evaluate_rows, read_rows
+from credibly.diagnostics.pointwise import Rows, as_counted, count_draws, evaluate_rows, read_rows
 from credibly.diagnostics.weights import Chosen, chosen_weights, prior_as_posterior
 from credibly.posteriors.base import Posterior
 
@@ -48,11 +48,18 @@ def to_arviz(
     - `log_likelihood`: `name`, (chain, draw, row) in float64, weighted by row weights as in the fit. It is computed in
       chunks of rows: what is held is the result and one chunk.
     - `posterior_predictive`: `name`, (chain, draw, row, ...), a target a row from every draw's distribution.
-    - `observed_data`: `name`, (row, ...). Rows whose target is missing are left out everywhere, single missing elements
-      are NaN; the coordinate `row` keeps the places in the data. Censored targets, of which only bounds are known, are
-      `<name>_lower` and `<name>_upper`; a predicted target has no such counterpart to be compared with.
+    - `observed_data`: `name`, (row, ...). Rows without a target, by the mask of `Data(inputs, targets, mask=...)`, are
+      left out everywhere, single missing elements are NaN; the coordinate `row` keeps the places in the data. Censored
+      targets, of which only bounds are known, are `<name>_lower` and `<name>_upper`; a predicted target has no such
+      counterpart to be compared with.
     - `constant_data`: `inputs`, (row, ...); of several inputs `inputs_<position or key>`.
     - `prior` and `prior_predictive`, on demand: the same for weights drawn from their prior.
+
+    Counts, events and classes are integers, observed and predicted ones, so that ArviZ draws bars and not densities;
+    observed ones with missing elements cannot be.
+
+    A point posterior, as MLE and MAP give, is one draw. It can be compared with the data (`arviz.plot_ppc`), but not
+    judged by leaving rows out: `arviz.loo` needs draws that differ, and breaks off with an IndexError.
 
     Args:
         posterior: of any kind that predicts a mixture of equally weighted draws.
@@ -67,10 +74,17 @@ def to_arviz(
         name: of the targets' variable.
 
     Raises:
+        TypeError: a prediction or a model in place of a posterior.
+        NotFiniteError: targets that are NaN: those that are missing must be masked.
         NotSupportedError: weights of a posterior that has none; a prior that cannot be drawn from; a posterior without
             draws.
         ValueError: a pattern that no weight matches; members with different numbers of draws.
     """
+    if not isinstance(posterior, Posterior):
+        raise TypeError(
+            f"`posterior` must be a Posterior, as `fit` gives it, from which predictions are made; "
+            f"got {type(posterior).__name__}"
+        )
     seed = base_seed(seed)
     rows = read_rows(posterior.model, data, seed)
     num_draws = count_draws(posterior, rows, num_draws, seed)
@@ -108,9 +122,9 @@ def _observed_by_name(posterior: Posterior, rows: Rows, num_draws: int, name: st
     """The targets; of censored ones, which have an axis of bounds beyond their event, the two bounds."""
     observed = _observed(rows)
     first = rows.data.take(slice(0, 1)).inputs
-    event = posterior.predict(first, num_draws=num_draws, seed=0).event_shape
-    if observed.dim() == len(event) + 1:
-        return {name: observed}
+    predicted = posterior.predict(first, num_draws=num_draws, seed=0)
+    if observed.dim() == len(predicted.event_shape) + 1:
+        return {name: observed if bool(observed.isnan().any()) else as_counted(predicted, observed)}
     return {f"{name}_lower": observed[..., 0], f"{name}_upper": observed[..., 1]}
 
 

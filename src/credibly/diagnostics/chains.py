@@ -28,6 +28,7 @@ def draws_to_arviz(draws: Mapping[str, ArrayLike | Sequence[ArrayLike]], *, trim
         `arviz.InferenceData` where ArviZ has it, and an `xarray.DataTree` from ArviZ 1.0 on.
 
     Raises:
+        TypeError: arrays without names.
         ShapeError: chains of unequal lengths; parameters with different numbers of chains or draws; too few axes.
     """
     return arviz_object({"posterior": chains_dataset(draws, trim=trim)})
@@ -35,6 +36,8 @@ def draws_to_arviz(draws: Mapping[str, ArrayLike | Sequence[ArrayLike]], *, trim
 
 def chains_dataset(draws: Mapping[str, ArrayLike | Sequence[ArrayLike]], *, trim: bool = False) -> xarray.Dataset:
     """The same as one group."""
+    if not isinstance(draws, Mapping):
+        raise TypeError(f"`draws` must be a mapping of names to arrays, {{'name': array}}; got {type(draws).__name__}")
     if not draws:
         raise ValueError("`draws` must hold at least one parameter; got none")
     chains = {name: _as_chains(name, value) for name, value in draws.items()}

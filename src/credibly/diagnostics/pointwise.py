@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from credibly.core.data import Data, as_source
@@ -14,12 +15,13 @@ from credibly.core.params import floating_dtype, module_device
 from credibly.core.randomness import seeded
 from credibly.core.typing import Inputs
 from credibly.distributions.drawing import sampled
+from credibly.distributions.kinds import kind
 from credibly.distributions.mixture import MixturePredictive
 from credibly.model import Model, weighted_rows
 from credibly.posteriors.base import DEFAULT_NUM_DRAWS, Posterior
 from credibly.posteriors.mixture import MixturePosterior
 
-__all__ = ["Rows", "Tables", "count_draws", "evaluate_rows", "read_rows"]
+__all__ = ["Rows", "Tables", "as_counted", "count_draws", "evaluate_rows", "read_rows"]
 
 _CHUNK = 2**21  # numbers of one chunk's outputs, over draws and rows
 _DATASET_ROWS = 1024
@@ -52,8 +54,17 @@ class Tables:
     targets: Tensor | None
 
 
+def as_counted(d: Distribution, targets: Tensor) -> Tensor:
+    """Targets as integers if they are counts, events or classes, as they are if they are numbers."""
+    return targets if kind(d) == "real" else targets.to(torch.int64)
+
+
 def read_rows(model: Model, data: Any, seed: int) -> Rows:
-    """Data of any accepted form in memory; rows without a target are left out."""
+    """Data of any accepted form in memory; rows whose target is masked are left out.
+
+    Raises:
+        NotFiniteError: targets that are NaN without being masked.
+    """
     if isinstance(data, Dataset) and not isinstance(data, TensorDataset):
         data = DataLoader(data, batch_size=_DATASET_ROWS)
     source = as_source(data, floating_dtype(model), module_device(model), seed=seed)
@@ -91,8 +102,8 @@ def count_draws(posterior: Posterior, rows: Rows, num_draws: int | None, seed: i
 
     By default all stored draws; where draws are made as needed 100, or as many below as all members share equally.
     """
-    if num_draws is None and posterior.num_stored is None and isinstance(posterior, MixturePosterior):
-        members = len(posterior.members)
+    if num_draws is None and posterior.num_stored is None:  # said, because closed forms are predicted otherwise
+        members = len(posterior.members) if isinstance(posterior, MixturePosterior) else 1
         num_draws = max(1, DEFAULT_NUM_DRAWS // members) * members
     predicted = posterior.predict(rows.data.take(slice(0, 1)).inputs, num_draws=num_draws, seed=seed)
     if not isinstance(predicted, MixturePredictive):
@@ -125,7 +136,8 @@ def evaluate_rows(posterior: Posterior, rows: Rows, num_draws: int, seed: int, *
         densities[:, some] = each.cpu()
         if predictive:
             with seeded(seed, "predict", some.start, device=module_device(model)):
-                drawn = sampled(model.distribution(parameters))
+                distribution = model.distribution(parameters)
+                drawn = as_counted(distribution, sampled(distribution))
             if targets is None:
                 targets = torch.empty(num_draws, rows.data.num_rows, *drawn.shape[2:], dtype=drawn.dtype)
             targets[:, some] = drawn.cpu()

@@ -29,6 +29,8 @@ from credibly.distributions.marginal import MarginalPredictive
 from credibly.distributions.mixture import MixturePredictive
 from credibly.distributions.mixture_cumulative import gaussian_parameters
 from credibly.distributions.mixture_same_family import component_log_weights
+from credibly.distributions.multivariate_predictive import MultivariateGaussianPredictive
+from credibly.distributions.observed import observed
 from credibly.distributions.ordinal import Ordinal
 from credibly.distributions.predictive import Predictive
 from credibly.distributions.quantiles import QuantileForecast
@@ -43,6 +45,7 @@ __all__ = [
     "GaussianPredictive",
     "MarginalPredictive",
     "MixturePredictive",
+    "MultivariateGaussianPredictive",
     "Ordinal",
     "Predictive",
     "QuantileForecast",
@@ -67,6 +70,7 @@ __all__ = [
     "log_prob",
     "match_targets",
     "mean",
+    "observed",
     "rebuild",
     "safe_log_prob",
     "select",

@@ -9,11 +9,18 @@ from collections.abc import Callable, Iterator
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent
 
+from credibly.core.errors import NotSupportedError
 from credibly.distributions.classes import class_log_probs, class_masses
-from credibly.distributions.kinds import base_of, reference
+from credibly.distributions.kinds import base_of, kind, reference
 from credibly.distributions.rows import num_rows, select
 
-__all__ = ["class_distribution", "class_log_prob_blocks", "class_mass_blocks", "is_binary"]
+__all__ = ["check_classes", "class_distribution", "class_log_prob_blocks", "class_mass_blocks", "is_binary"]
+
+
+def check_classes(d: Distribution) -> None:
+    """Raise a NotSupportedError unless the prediction is one of classes."""
+    if kind(d) != "class":
+        raise NotSupportedError(f"`predicted` must be a prediction of classes; {type(base_of(d)).__name__} has none")
 
 
 def is_binary(d: Distribution) -> bool:
@@ -42,6 +49,7 @@ def class_mass_blocks(d: Distribution, *, max_elements: int = 2**18) -> Iterator
 def _blocks(
     d: Distribution, read: Callable[[Distribution], Tensor], max_elements: int
 ) -> Iterator[tuple[slice, Tensor]]:
+    check_classes(d)
     rows = num_rows(d)
     if rows == 0:
         yield slice(0, 0), read(d)

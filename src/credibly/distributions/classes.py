@@ -26,8 +26,15 @@ __all__ = [
 
 
 def built_from_probs(d: Distribution) -> bool:
-    """Whether the distribution holds probabilities as its own parameter, rather than logits."""
-    return "probs" in vars(d) and vars(d).get("_param") is vars(d)["probs"]
+    """Whether the distribution holds probabilities as its own parameter, rather than logits.
+
+    Torch computes the other one on first use and keeps it. Most classes remember which was given; of a Geometric it is
+    the one that came first.
+    """
+    own = vars(d)
+    if "_param" in own:
+        return "probs" in own and own["_param"] is own["probs"]
+    return next((name for name in own if name in ("probs", "logits")), "") == "probs"
 
 
 @Operation

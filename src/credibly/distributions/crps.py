@@ -19,6 +19,7 @@ from torch.distributions import (
     Distribution,
     Exponential,
     Gamma,
+    Geometric,
     Independent,
     Laplace,
     LogNormal,
@@ -32,7 +33,12 @@ from torch.distributions import (
 
 from credibly.core.errors import NotSupportedError
 from credibly.distributions.classes import class_log_probs
-from credibly.distributions.crps_counts import binomial_crps, negative_binomial_crps, poisson_crps
+from credibly.distributions.crps_counts import (
+    binomial_crps,
+    geometric_crps,
+    negative_binomial_crps,
+    poisson_crps,
+)
 from credibly.distributions.crps_numeric import numeric_crps
 from credibly.distributions.cumulative import cdf
 from credibly.distributions.kinds import kind, reference
@@ -211,4 +217,5 @@ def _(d: Bernoulli, y: Tensor) -> Tensor:
 
 crps.register(Poisson)(poisson_crps)
 crps.register(NegativeBinomial)(negative_binomial_crps)
+crps.register(Geometric)(geometric_crps)
 crps.register(Binomial)(binomial_crps)

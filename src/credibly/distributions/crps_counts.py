@@ -11,7 +11,10 @@ function phi
 
 where |phi|^2 depends on s = sin(t/2)^2 alone: (1 + 4 o (1 + o) s)^-r for a negative binomial with odds o,
 (1 - 4 p q s)^n for a binomial. In the logit of s the integrand is analytic and falls off exponentially, so that the
-trapezoidal rule has it to 13 digits with a fixed number of nodes, whatever the parameters.
+trapezoidal rule has it to 13 digits with a fixed number of nodes, whatever the parameters. Of a geometric distribution
+F(k) = 1 - q^(k + 1), and the sum of (F(k) - 1{y <= k})^2 is one of powers,
+
+    y - 2 (q / p) (1 - q^y) + q^2 / (p (2 - p)),   q = 1 - p.
 """
 
 import math
@@ -19,14 +22,15 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.distributions import Binomial, NegativeBinomial, Poisson
+from torch.distributions import Binomial, Geometric, NegativeBinomial, Poisson
 
 from credibly.distributions.cumulative import cdf
 from credibly.distributions.density import safe_log_prob
 from credibly.distributions.rows import to
 from credibly.distributions.special import gammaincc
+from credibly.distributions.trials import log_of_success_and_failure, success_and_failure
 
-__all__ = ["binomial_crps", "negative_binomial_crps", "poisson_crps"]
+__all__ = ["binomial_crps", "geometric_crps", "negative_binomial_crps", "poisson_crps"]
 
 STEP, REACH, NUM_STEPS = 0.3, 62.0, 600
 
@@ -61,6 +65,15 @@ def binomial_crps(d: Binomial, y: Tensor) -> Tensor:
     distance = (count - total * probs) * (2 * cdf.formula(precise, count) - 1) + 2 * probs * (total - count) * mass
     fall = 4 * probs * (1 - probs)
     return (distance - _half_mean_difference(lambda s: total * torch.log1p(-fall * s), total * fall)).to(y.dtype)
+
+
+def geometric_crps(d: Geometric, y: Tensor) -> Tensor:
+    """The CRPS of the number of failures before the first success."""
+    (success, failure), log_failure = success_and_failure(d), log_of_success_and_failure(d)[1]
+    count = y.double()
+    before = -torch.expm1(torch.where(count > 0, count * log_failure, 0.0))
+    spread = failure**2 / (success * (1 + failure))
+    return (count - 2 * failure / success * before + spread).to(y.dtype)
 
 
 def _half_mean_difference(log_square: Callable[[Tensor], Tensor], slope: Tensor) -> Tensor:

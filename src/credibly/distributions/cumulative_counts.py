@@ -8,15 +8,15 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.distributions import Binomial, NegativeBinomial, Poisson
+from torch.distributions import Binomial, Geometric, NegativeBinomial, Poisson
 
 from credibly.distributions.cumulative_tables import cdf, icdf
 from credibly.distributions.roots import solve_counts
 from credibly.distributions.shapes import broadcast
 from credibly.distributions.special import betainc, gammaincc
-from credibly.distributions.trials import success_and_failure
+from credibly.distributions.trials import log_of_success_and_failure, success_and_failure
 
-__all__ = ["at_counts", "lower_binomial", "lower_negative_binomial", "lower_poisson"]
+__all__ = ["at_counts", "lower_binomial", "lower_geometric", "lower_negative_binomial", "lower_poisson"]
 
 
 def at_counts(value: Tensor, below: float, formula: Callable[[Tensor], Tensor]) -> Tensor:
@@ -88,6 +88,23 @@ def _(d: Binomial, q: Tensor) -> Tensor:
     zero = torch.zeros_like(total)
     counts = solve_counts(lambda k: lower_binomial(d, k).to(q.dtype), level, zero, total)
     return torch.where(lower_binomial(d, zero).isnan(), torch.nan, torch.where(level < 1, counts, total)).to(q.dtype)
+
+
+def lower_geometric(d: Geometric, count: Tensor) -> Tensor:
+    """P(Y <= count) = 1 - (1 - p)^(count + 1) in float64."""
+    return -torch.expm1((count + 1) * log_of_success_and_failure(d)[1])
+
+
+@cdf.register(Geometric)
+def _(d: Geometric, value: Tensor) -> Tensor:
+    return at_counts(value, 0, lambda count: lower_geometric(d, count))
+
+
+@icdf.register(Geometric)
+def _(d: Geometric, q: Tensor) -> Tensor:
+    success, failure = (p.detach() for p in success_and_failure(d))
+    mean = failure / success
+    return _quantile(lambda count: lower_geometric(d, count), q, mean + 4 * (mean / success).sqrt())
 
 
 def _quantile(lower_tail: Callable[[Tensor], Tensor], q: Tensor, reach: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from torch.distributions import (
     Categorical,
     Distribution,
     Gamma,
+    Geometric,
     Independent,
     Laplace,
     NegativeBinomial,
@@ -201,6 +202,14 @@ def _(d: NegativeBinomial, y: Tensor) -> Tensor:
     values = arrangements + _times(total, log_failure) + _times(count, log_success)
     at_zero = torch.where(count == 0, 0.0, float("-inf"))  # all mass of a total_count of 0
     return _inside_or_minus_infinity(inside, torch.where(none, at_zero, values), y)
+
+
+@safe_log_prob.register(Geometric)
+def _(d: Geometric, y: Tensor) -> Tensor:
+    inside = _is_count(y)
+    log_success, log_failure = log_of_success_and_failure(d)
+    count = torch.where(inside, y, 0.0).double()
+    return _inside_or_minus_infinity(inside, log_success + _times(count, log_failure), y)
 
 
 @safe_log_prob.register(Binomial)

@@ -22,7 +22,7 @@ ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 1e-2, torch
 """How far a row may sum from 1, or a probability lie outside [0, 1], and still count as rounded: by dtype."""
 
 
-_UNITS = 8  # rows that sum to 1 to so many units in the last place are left as they are
+_UNITS = 32  # rows that sum to 1 to so many units in the last place are left as they are
 HALF = {torch.float16, torch.bfloat16}
 
 

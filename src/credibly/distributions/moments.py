@@ -18,6 +18,7 @@ from torch.distributions import (
     Categorical,
     Distribution,
     Gamma,
+    Geometric,
     Independent,
     NegativeBinomial,
     Poisson,
@@ -109,6 +110,18 @@ def _(d: Binomial) -> Tensor:
     return (d.total_count.double() * success * failure).to(d.total_count.dtype)
 
 
+@mean.register(Geometric)
+def _(d: Geometric) -> Tensor:
+    success, failure = success_and_failure(d)
+    return (failure / success).to(reference(d).dtype)
+
+
+@variance.register(Geometric)
+def _(d: Geometric) -> Tensor:
+    success, failure = success_and_failure(d)
+    return (failure / success**2).to(reference(d).dtype)
+
+
 @mean.register(StudentT)
 def _(d: StudentT) -> Tensor:
     return torch.where(d.df > 1, d.loc, float("nan"))
@@ -186,6 +199,14 @@ def entropy_of_counts(d: Distribution) -> Tensor:
 @entropy.register(NegativeBinomial, Binomial)
 def _(d: Distribution) -> Tensor:
     return entropy_of_counts(d)
+
+
+@entropy.register(Geometric)
+def _(d: Geometric) -> Tensor:
+    """That of one trial, by as many trials as there are on average until a success."""
+    success, failure = success_and_failure(d)
+    one_trial: Tensor = torch.special.entr(success) + torch.special.entr(failure)
+    return (one_trial / success).to(reference(d).dtype)
 
 
 @entropy.register(Poisson)

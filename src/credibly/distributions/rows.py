@@ -96,7 +96,8 @@ def _read(d: Distribution, name: str) -> Any:
 
 def _derived(d: Distribution, stored: dict[str, Any]) -> list[str]:
     """Alternative parameters (logits beside probs) that torch computed and cached on first use."""
-    lazy = [n for n in stored if isinstance(inspect.getattr_static(type(d), n, None), lazy_property)]
+    every = [n for n in vars(d) if n in stored]  # in the order in which they were set
+    lazy = [n for n in every if isinstance(inspect.getattr_static(type(d), n, None), lazy_property)]
     given = [n for n in lazy if stored[n] is getattr(d, "_param", None)] or lazy[:1]
     return [n for n in lazy if n not in given]
 

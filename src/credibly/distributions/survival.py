@@ -11,6 +11,7 @@ from torch.distributions import (
     Distribution,
     Exponential,
     Gamma,
+    Geometric,
     HalfNormal,
     Independent,
     Laplace,
@@ -34,7 +35,7 @@ from credibly.distributions.mixture import MixturePredictive, in_row_chunks, wei
 from credibly.distributions.operations import elementwise
 from credibly.distributions.special import betainc, gammainc, gammaincc, ndtr
 from credibly.distributions.targets import match_values
-from credibly.distributions.trials import success_and_failure
+from credibly.distributions.trials import log_of_success_and_failure, success_and_failure
 
 __all__ = ["survival"]
 
@@ -143,6 +144,11 @@ def _(d: NegativeBinomial, value: Tensor) -> Tensor:
     none = d.total_count == 0
     total = torch.where(none, 1.0, d.total_count).double()
     return at_counts(value, 1, lambda k: torch.where(none, 0.0, betainc(k + 1, total, success, failure)))
+
+
+@survival.register(Geometric)
+def _(d: Geometric, value: Tensor) -> Tensor:
+    return at_counts(value, 1, lambda count: torch.exp((count + 1) * log_of_success_and_failure(d)[1]))
 
 
 @survival.register(Binomial)

@@ -20,6 +20,7 @@ from credibly.distributions.shapes import broadcast_shape
 
 __all__ = [
     "any_draw",
+    "check_rows",
     "inside_support",
     "match_levels",
     "match_observed",
@@ -29,6 +30,20 @@ __all__ = [
     "refusal",
     "target_shape",
 ]
+
+
+def check_rows(d: object) -> None:
+    """Raise a ShapeError if it is a distribution with another number of batch axes than one, the rows."""
+    if isinstance(d, Distribution) and len(d.batch_shape) != 1:
+        raise ShapeError(f"`predicted` must have batch_shape (rows,); got {_batch(d)}")
+
+
+def _batch(d: Distribution) -> str:
+    """The batch shape and, unless it is the rows, what to do."""
+    batch = f"{type(d).__name__} with batch_shape {tuple(d.batch_shape)}"
+    if not d.batch_shape:
+        return f"{batch}: expand((rows,)) gives every row the same prediction"
+    return f"{batch}: the outputs of a row belong to its event, Independent(predicted, {len(d.batch_shape) - 1})"
 
 
 def target_shape(d: Distribution) -> torch.Size:
@@ -126,6 +141,8 @@ def _shaped(name: str, values: Tensor, d: Distribution, *, grids: bool = False) 
     if grids:
         ones, whole = (", ".join(str(size) for size in sizes) for sizes in ((1,) * len(expected), expected))
         advice += f"; a grid of k values has shape (k, {ones}), the same for all rows, or (k, {whole})"
+    if not grids and len(d.batch_shape) != 1:
+        advice += f"; the prediction is a {_batch(d)}"
     raise ShapeError(f"`{name}` must have shape {alternatives}; got {tuple(values.shape)}{advice}")
 
 

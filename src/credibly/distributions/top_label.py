@@ -19,7 +19,6 @@ from credibly.core.checks import check_finite
 from credibly.core.errors import NotSupportedError
 from credibly.distributions.class_rows import class_log_prob_blocks
 from credibly.distributions.classes import built_from_probs, class_log_probs
-from credibly.distributions.kinds import base_of, kind
 from credibly.distributions.marginal import MarginalPredictive
 from credibly.distributions.operations import Operation
 from credibly.distributions.rows import num_rows
@@ -60,8 +59,6 @@ def top_label_blocks(d: Distribution, targets: Tensor) -> Blocks:
     Raises:
         NotSupportedError: `d` is not a distribution over classes.
     """
-    if kind(d) != "class":
-        raise NotSupportedError(f"`predicted` must be a prediction of classes; {type(base_of(d)).__name__} has none")
     for rows, log_probs in class_log_prob_blocks(d):
         scores, indices = log_probs.detach(), targets[rows].to(torch.int64)
         top = scores.amax(-1)

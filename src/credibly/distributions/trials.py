@@ -9,13 +9,13 @@ from typing import TypeAlias
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.distributions import Binomial, NegativeBinomial
+from torch.distributions import Binomial, Geometric, NegativeBinomial
 
 from credibly.distributions.classes import built_from_probs
 
 __all__ = ["Trials", "log_of_success_and_failure", "success_and_failure"]
 
-Trials: TypeAlias = Binomial | NegativeBinomial
+Trials: TypeAlias = Binomial | Geometric | NegativeBinomial
 
 
 def success_and_failure(d: Trials) -> tuple[Tensor, Tensor]:

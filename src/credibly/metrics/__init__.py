@@ -1,6 +1,6 @@
 """Scores of predictions: pure functions of a distribution and the targets that came."""
 
-from credibly.metrics.base import Estimate, MeanMetric, Metric, RowMetric, Streaming
+from credibly.metrics.base import Estimate, Metric, Streaming
 from credibly.metrics.bins import BinTable
 from credibly.metrics.brier_decomposition import BrierDecomposition, BrierParts, brier_decomposition
 from credibly.metrics.calibration_error import (
@@ -54,6 +54,7 @@ from credibly.metrics.regression_calibration import (
     one_sided_calibration_curve,
     pit_histogram,
 )
+from credibly.metrics.row_metrics import MeanMetric, RowMetric
 from credibly.metrics.scores import (
     CRPS,
     NLL,

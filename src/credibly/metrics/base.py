@@ -5,10 +5,9 @@ value is a function of the state alone. So a stream of batches, shards merged in
 give the same number, and a bootstrap (Efron, "Bootstrap Methods: Another Look at the Jackknife", 1979) resamples rows
 without predicting again.
 
-    Metric      a frozen recipe: `metric(predicted, targets)`, `metric.bootstrap(...)`, `metric.stream()`
-    MeanMetric  a mean over rows, or a function of several means
-    RowMetric   a function of all rows, such as one of their order
-    Streaming   `update`, `compute`, `merge`
+    Metric     a frozen recipe: `metric(predicted, targets)`, `metric.bootstrap(...)`, `metric.stream()`
+    Streaming  `update`, `compute`, `merge`
+    Estimate   a value with its interval
 """
 
 from abc import ABC, abstractmethod
@@ -19,21 +18,15 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from credibly.core.checks import check_count, check_coverage
-from credibly.core.errors import NotFiniteError, ShapeError
+from credibly.core.errors import NotFiniteError, NotSupportedError, ShapeError
 from credibly.core.randomness import Stream, base_seed
 from credibly.core.typing import ArrayLike
-from credibly.metrics.coverage_law import clopper_pearson
-from credibly.metrics.resampling import has_spread, over_resamples, percentiles, resampled_moments, studentised
+from credibly.distributions.outcomes import outcome
+from credibly.distributions.rows import num_rows
+from credibly.distributions.targets import check_rows
+from credibly.metrics.resampling import check_replicates, percentiles
 
-__all__ = [
-    "Estimate",
-    "MeanMetric",
-    "Metric",
-    "RowMetric",
-    "State",
-    "Streaming",
-]
+__all__ = ["Estimate", "Metric", "State", "Streaming", "resampling_generator"]
 
 State: TypeAlias = dict[str, Tensor]
 
@@ -41,6 +34,9 @@ State: TypeAlias = dict[str, Tensor]
 @dataclass(frozen=True, eq=False)
 class Estimate:
     """A value with the interval that resampling gives it.
+
+    The interval is for what the value estimates on ever more rows, not for the value: an estimated error of calibration
+    is too large on average, most of all for calibrated predictions, and may lie above its own interval.
 
     Attributes:
         value: of the data as they are, a float64 scalar.
@@ -78,6 +74,7 @@ class Metric(ABC):
 
     def __call__(self, predicted: Distribution, targets: ArrayLike) -> Tensor:
         """The metric of these predictions, a float64 scalar."""
+        check_rows(predicted)
         return self.checked(self.state(predicted, targets))
 
     def stream(self) -> "Streaming":
@@ -98,16 +95,53 @@ class Metric(ABC):
         Args:
             predicted: a distribution over rows that are independent of each other.
             targets: what came.
-            coverage: of the interval.
-            num_replicates: how many data sets are resampled.
+            coverage: of the interval, below 1.
+            num_replicates: how many data sets are resampled; at least 2 / (1 - coverage).
             seed: of the resampling.
+
+        Raises:
+            ShapeError: one row, which tells nothing of how rows vary; a share has an interval nevertheless.
+            ValueError: too few replicates for the coverage.
         """
-        check_coverage(coverage)
-        check_count("num_replicates", num_replicates)
+        check_replicates(num_replicates, coverage)
+        check_rows(predicted)
         state = self.resampling_state(predicted, targets)
-        device = next(iter(state.values())).device
-        generator = Stream(base_seed(seed), "bootstrap", device).generator()
-        return self.estimate(state, coverage, num_replicates, generator)
+        if self.num_rows(predicted, targets) == 1 and not self.is_exact(state):
+            raise ShapeError(f"the interval of {type(self).__name__} needs at least 2 rows; got 1")
+        return self.estimate(state, coverage, num_replicates, resampling_generator(state, seed))
+
+    def compare(
+        self,
+        predicted: Distribution,
+        other: Distribution,
+        targets: ArrayLike,
+        *,
+        coverage: float = 0.95,
+        num_replicates: int = 1000,
+        seed: int | None = None,
+    ) -> Estimate:
+        """The metric of one prediction less that of another of the same targets, with a paired interval.
+
+        The same rows are resampled for both, so that what makes rows easy or hard for both cancels.
+
+        Args:
+            predicted: a distribution over rows that are independent of each other.
+            other: a distribution over the same rows.
+            targets: what came.
+            coverage: of the interval, below 1.
+            num_replicates: how many data sets are resampled; at least 2 / (1 - coverage).
+            seed: of the resampling.
+
+        Raises:
+            NotSupportedError: the metric is no function of rows that both predictions share, or its estimates are
+                biased, as errors of calibration are.
+            ShapeError, ValueError: see `bootstrap`.
+            NotFiniteError: both metrics are infinite.
+        """
+        raise NotSupportedError(
+            f"{type(self).__name__} has no paired interval: errors of calibration are estimated with a bias, and two "
+            "samples of scores share no rows; compare by a mean of scores, such as LogScore, Brier or CRPS"
+        )
 
     def estimate(self, state: State, coverage: float, num_replicates: int, generator: torch.Generator) -> Estimate:
         """The value with its interval, from the state to resample from."""
@@ -119,6 +153,14 @@ class Metric(ABC):
     def resampling_state(self, predicted: Distribution, targets: ArrayLike) -> State:
         """The state to resample from; by default the one that streams keep."""
         return self.state(predicted, targets)
+
+    def num_rows(self, predicted: Distribution, targets: ArrayLike) -> int:
+        """How many rows there are to resample."""
+        return num_rows(predicted)
+
+    def is_exact(self, state: State) -> bool:
+        """Whether the interval is exact for any number of rows."""
+        return False
 
     def ends(self, state: State, value: Tensor, replicates: Tensor, coverage: float) -> tuple[Tensor, Tensor]:
         """The ends of the interval; by default the percentiles of the replicates."""
@@ -143,28 +185,44 @@ class Streaming:
 
     Args:
         metric: what to compute.
+
+    Attributes:
+        metric: as given.
+        state: what the rows so far add up to; None before the first batch.
+        outcome: what one target is, in words, which all batches must agree in; None before the first batch.
     """
 
     def __init__(self, metric: Metric) -> None:
         self.metric = metric
         self.state: State | None = None
+        self.outcome: str | None = None
 
     def update(self, predicted: Distribution, targets: ArrayLike) -> None:
-        """Take another batch in."""
-        self._add(self.metric.state(predicted, targets))
+        """Take another batch in.
+
+        Raises:
+            ShapeError: the stream has seen predictions of something else, such as another number of classes.
+        """
+        check_rows(predicted)
+        state = self.metric.state(predicted, targets)
+        self._add(state, outcome(predicted) if isinstance(predicted, Distribution) else "a score")
 
     def merge(self, other: "Streaming") -> "Streaming":
         """A stream that has seen what this one and the other have seen; neither is changed.
 
         Raises:
             ValueError: the other stream computes another metric.
+            ShapeError: it has seen predictions of something else.
+            TypeError: `other` is no stream.
         """
+        if not isinstance(other, Streaming):
+            raise TypeError(f"`other` must be a Streaming, as {self.metric}.stream() gives it; got {other!r}")
         if other.metric != self.metric:
             raise ValueError(f"only streams of one metric can be merged; got {self.metric} and {other.metric}")
         both = Streaming(self.metric)
         for part in (self, other):
-            if part.state is not None:
-                both._add(part.state)
+            if part.state is not None and part.outcome is not None:
+                both._add(part.state, part.outcome)
         return both
 
     def compute(self) -> Tensor:
@@ -177,96 +235,20 @@ class Streaming:
             raise ShapeError(f"{type(self.metric).__name__} needs at least one row; the stream has seen none")
         return self.metric.checked(self.state)
 
-    def _add(self, state: State) -> None:
+    def __repr__(self) -> str:
+        return f"Streaming({self.metric}, {f'{self.outcome} a row' if self.outcome else 'no rows yet'})"
+
+    def _add(self, state: State, seen: str) -> None:
+        if self.outcome not in (None, seen):
+            raise ShapeError(
+                f"a stream scores one kind of prediction; this one of {type(self.metric).__name__} has seen "
+                f"{self.outcome} a row, and now came {seen} a row: use a stream for each"
+            )
         self.state = state if self.state is None else self.metric.merged(self.state, state)
+        self.outcome = seen
 
 
-class MeanMetric(Metric):
-    """A mean over rows of one score, or a function of the means of several."""
-
-    @abstractmethod
-    def rows(self, predicted: Distribution, targets: ArrayLike) -> Tensor:
-        """What each row scores: (rows,), or (rows, k) for k scores, float64."""
-
-    def of_means(self, means: Tensor) -> Tensor:
-        """The metric from the mean of the score, (*batch,), or from k means, (*batch, k); of one mean it increases."""
-        return means
-
-    def state(self, predicted: Distribution, targets: ArrayLike) -> State:
-        """The number of rows and the sum of their scores."""
-        rows = self.rows(predicted, targets).to(torch.float64)
-        return {"count": torch.tensor(len(rows), device=rows.device), "sum": rows.sum(0)}
-
-    def merged(self, one: State, other: State) -> State:
-        """The sums of both."""
-        return {name: one[name] + other[name] for name in one}
-
-    def value(self, state: State) -> Tensor:
-        """The function of the means."""
-        rows = state.get("rows")
-        total, count = (state["sum"], state["count"]) if rows is None else (rows.sum(0), len(rows))
-        if not count:
-            raise ShapeError(f"{type(self).__name__} needs at least one row; `predicted` and `targets` are empty")
-        return self.of_means(total / count)
-
-    def resampling_state(self, predicted: Distribution, targets: ArrayLike) -> State:
-        """The scores of all rows."""
-        return {"rows": self.rows(predicted, targets).to(torch.float64)}
-
-    def estimate(self, state: State, coverage: float, num_replicates: int, generator: torch.Generator) -> Estimate:
-        """The value with a studentised interval for one mean, an exact one for a share, else with percentiles."""
-        if not has_spread(state["rows"]):
-            return super().estimate(state, coverage, num_replicates, generator)
-        value = self.checked(state)
-        moments = resampled_moments(state["rows"], num_replicates, generator)
-        lower, upper = studentised(state["rows"], moments[:, 0], moments[:, 1], coverage)
-        return Estimate(value, self.of_means(lower), self.of_means(upper), coverage, self.of_means(moments[:, 0]))
-
-    def replicates(self, state: State, num_replicates: int, generator: torch.Generator) -> Tensor:
-        """The metric of rows drawn with replacement."""
-        rows = state["rows"]
-        width = rows[0].numel() if len(rows) else 1
-
-        def value(index: Tensor) -> Tensor:
-            return self.of_means(rows[index].mean(1))
-
-        return over_resamples(len(rows), num_replicates, generator, value, numbers_per_row=width)
-
-    def ends(self, state: State, value: Tensor, replicates: Tensor, coverage: float) -> tuple[Tensor, Tensor]:
-        """Exact where every row scores 0 or 1: a bootstrap would call 100 hits out of 100 certain."""
-        rows = state["rows"]
-        if rows.dim() > 1 or not 0 < coverage < 1 or not bool(((rows == 0) | (rows == 1)).all()):
-            return super().ends(state, value, replicates, coverage)
-        lower, upper = clopper_pearson(rows.sum().round().long(), torch.tensor(len(rows), device=rows.device), coverage)
-        return self.of_means(lower), self.of_means(upper)
-
-
-class RowMetric(Metric):
-    """A function of all rows. Its streams keep a few numbers of every row."""
-
-    @abstractmethod
-    def rows(self, predicted: Distribution, targets: ArrayLike) -> Tensor:
-        """What is kept of each row: (rows, k), float64."""
-
-    @abstractmethod
-    def of_rows(self, rows: Tensor) -> Tensor:
-        """The metric of rows (*batch, rows, k): shape (*batch,), float64."""
-
-    def state(self, predicted: Distribution, targets: ArrayLike) -> State:
-        """The rows."""
-        return {"rows": self.rows(predicted, targets).to(torch.float64)}
-
-    def merged(self, one: State, other: State) -> State:
-        """The rows of both."""
-        return {"rows": torch.cat([one["rows"], other["rows"]])}
-
-    def value(self, state: State) -> Tensor:
-        """The function of the rows."""
-        if not len(state["rows"]):
-            raise ShapeError(f"{type(self).__name__} needs at least one row; `predicted` and `targets` are empty")
-        return self.of_rows(state["rows"])
-
-    def replicates(self, state: State, num_replicates: int, generator: torch.Generator) -> Tensor:
-        """The metric of rows drawn with replacement."""
-        rows = state["rows"]
-        return over_resamples(len(rows), num_replicates, generator, lambda index: self.of_rows(rows[index]))
+def resampling_generator(state: State, seed: int | None) -> torch.Generator:
+    """The random numbers of a bootstrap, on the device of the state."""
+    device = next(iter(state.values())).device
+    return Stream(base_seed(seed), "bootstrap", device).generator()

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from credibly.metrics.resampling import over_resamples
+from credibly.metrics.resampling import NUM_GROUPS, grouping, over_resamples
 
-__all__ = ["Cells", "cells_of", "resampled_cells", "resampled_counts", "resampled_rows"]
+__all__ = ["Cells", "cells_of", "resampled_cells", "resampled_counts", "resampled_rows", "resampled_sums"]
 
 
 class Cells(NamedTuple):
@@ -76,20 +76,35 @@ def resampled_rows(
     generator: torch.Generator,
 ) -> tuple[Tensor, Tensor]:
     """Counts and sums of confidences of rows drawn with replacement, both (num_replicates, num_cells), float64."""
+    both = resampled_sums(cells, (torch.ones_like(confidence), confidence), num_cells, num_replicates, generator)
+    return both[:, 0], both[:, 1]
+
+
+def resampled_sums(
+    cells: Tensor,  # (rows, forecasts), int64: the cell of every forecast
+    columns: tuple[Tensor, ...],  # what is summed, each (rows, forecasts)
+    num_cells: int,
+    num_replicates: int,
+    generator: torch.Generator,
+) -> Tensor:
+    """Sums over cells of rows drawn with replacement, (num_replicates, columns, num_cells), float64.
+
+    Of many rows, random groups are drawn in place of rows: see `grouping`.
+    """
     num_rows, width = cells.shape
-    rows = torch.arange(num_rows, device=cells.device).repeat_interleave(width)
-    where = torch.stack([cells.flatten(), rows])
-    ones = torch.ones_like(confidence)
-    per_row = [
-        torch.sparse_coo_tensor(where, values.flatten(), (num_cells, num_rows), check_invariants=False)
-        for values in (ones, confidence)
+    group = grouping(num_rows, generator)
+    num_groups = num_rows if group is None else NUM_GROUPS
+    rows = torch.arange(num_rows, device=cells.device) if group is None else group
+    where = torch.stack([cells.flatten(), rows.repeat_interleave(width)])
+    tables = [
+        torch.sparse_coo_tensor(where, column.flatten(), (num_cells, num_groups), check_invariants=False).coalesce()
+        for column in columns
     ]
 
     def sums(index: Tensor) -> Tensor:
         some = len(index)
         flat = index * some + torch.arange(some, device=index.device).unsqueeze(1)
-        times = torch.bincount(flat.flatten(), minlength=num_rows * some).to(torch.float64).view(num_rows, some)
-        return torch.stack([torch.sparse.mm(values, times).t() for values in per_row], -1)
+        times = torch.bincount(flat.flatten(), minlength=num_groups * some).to(torch.float64).view(num_groups, some)
+        return torch.stack([torch.sparse.mm(table, times).t() for table in tables], 1)
 
-    both = over_resamples(num_rows, num_replicates, generator, sums)
-    return both[..., 0], both[..., 1]
+    return over_resamples(num_groups, num_replicates, generator, sums)

@@ -27,7 +27,13 @@ from credibly.metrics.bins import (
     table_of,
 )
 from credibly.metrics.equal_mass import edge_bins, equal_mass_edges
-from credibly.metrics.gap_intervals import Noise, gap_interval
+from credibly.metrics.gap_intervals import (
+    Noise,
+    dependent_noise,
+    gap_interval,
+    independent_noise,
+    outcome_variance,
+)
 
 __all__ = ["BinnedCalibration", "Forecasts"]
 
@@ -90,7 +96,11 @@ class BinnedCalibration(Metric):
         else:
             counts, sums = resampled_cells(cells, num_replicates, generator)
         replicates = _tables(table.edges, counts, sums)
-        noise = _clustered_noise(table, replicates, cells, generator) if clustered else _noise(replicates, generator)
+        noise = (
+            _clustered_noise(table, replicates, cells, generator)
+            if clustered
+            else independent_noise(replicates.counts, generator)
+        )
         columns = (table.counts, table.confidence, table.frequency, cells.spread())
         lower, upper = gap_interval(*columns, self.norm, noise, coverage)
         value = table.error(self.norm).mean()
@@ -176,22 +186,8 @@ def _tables(edges: Tensor, counts: Tensor, sums: Tensor) -> BinTable:
     return BinTable(edges, total, sums.sum(-1) / divisor, counts[..., 1] / divisor)
 
 
-def _noise(replicates: BinTable, generator: torch.Generator) -> Noise:
-    """Independent noise in every bin."""
-    like = replicates.confidence
-    normals = torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
-    return Noise(replicates.counts, normals, torch.ones_like(like[0]))
-
-
 def _clustered_noise(table: BinTable, replicates: BinTable, cells: Cells, generator: torch.Generator) -> Noise:
-    """The noise of the gaps of resampled rows, which are drawn with all their forecasts."""
-    gaps = table.confidence - table.frequency
-    noise = replicates.confidence - replicates.frequency - gaps
-    noise = torch.where(replicates.counts > 0, noise, 0.0)
-    error = noise.square().mean(0).sqrt()
-    alone = (table.frequency * (1 - table.frequency) - cells.spread()).clamp(min=0)
-    alone = (alone / table.counts.clamp(min=1)).sqrt()
-    known = (error > 0) & (alone > 0)
-    independent = _noise(replicates, generator)
-    normals = torch.where(known, noise / torch.where(known, error, 1.0), independent.normals)
-    return Noise(replicates.counts, normals, torch.where(known, error / torch.where(known, alone, 1.0), 1.0))
+    """The noise of the gaps of resampled rows."""
+    errors = replicates.confidence - replicates.frequency - (table.confidence - table.frequency)
+    variance = outcome_variance(table.frequency, cells.spread())
+    return dependent_noise(replicates.counts, errors, variance, generator)

@@ -61,6 +61,11 @@ class BinTable:
     confidence: Tensor
     frequency: Tensor
 
+    def __repr__(self) -> str:
+        tables = f"{len(self.counts)} tables of " if self.counts.dim() > 1 else ""
+        error, total = float(self.error().mean()), int(self.counts.sum())
+        return f"BinTable({tables}{self.counts.shape[-1]} bins, {total} forecasts; l1 error {error:.4g})"
+
     def error(self, norm: Norm = "l1") -> Tensor:
         """The calibration error, a float64 scalar (or one a class): mean, root mean square or largest gap."""
         check_norm(norm)

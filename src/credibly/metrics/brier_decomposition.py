@@ -33,10 +33,11 @@ from credibly.core.typing import ArrayLike
 from credibly.distributions.class_rows import is_binary
 from credibly.distributions.classes import class_log_probs
 from credibly.distributions.rows import select
-from credibly.metrics.base import Metric, State
+from credibly.metrics.base import Estimate, Metric, State
+from credibly.metrics.bin_resampling import resampled_sums
 from credibly.metrics.bins import equal_width_bins
+from credibly.metrics.brier_intervals import part_intervals, table_of_sums
 from credibly.metrics.calibration_error import ClasswiseECE, EventECE
-from credibly.metrics.resampling import over_resamples
 
 __all__ = ["BrierDecomposition", "BrierParts", "brier_decomposition"]
 
@@ -56,8 +57,8 @@ class BrierParts(NamedTuple):
 class BrierDecomposition(Metric):
     """The parts of the Brier score, a vector in the order of `BrierParts`; so are the ends of its interval.
 
-    The interval of the reliability is that of percentiles, which for calibrated forecasts lies above 0: take the
-    calibration error `ECE(norm="l2")`, whose square the reliability is, for one that does not.
+    Reliability and resolution are too large on average, the more so the fewer forecasts a bin holds. Their intervals
+    are for what ever more rows would show in the same bins, and may lie below the values.
 
     Args:
         num_bins: number of bins of equal width.
@@ -73,12 +74,14 @@ class BrierDecomposition(Metric):
     def rows(self, predicted: Distribution, targets: ArrayLike) -> Iterator[Tensor]:
         """What each row adds to the sums, block by block: bin, p and y of each class, (rows, forecasts, 3)."""
         kind = EventECE(self.num_bins) if is_binary(predicted) else ClasswiseECE(self.num_bins)
+        labels = predicted.event_shape.numel() if kind.table_per_column else 1
         for confidence, hits in kind.forecasts(predicted, targets):
             check_finite("predicted", confidence)
             bins = equal_width_bins(confidence, self.num_bins)
             if kind.table_per_column:
                 bins = bins + torch.arange(bins.shape[1], device=bins.device) * self.num_bins
-            yield torch.stack([bins.to(torch.float64), confidence, hits.to(torch.float64)], -1)
+            columns = torch.stack([bins.to(torch.float64), confidence, hits.to(torch.float64)], -1)
+            yield columns.reshape(len(columns) // labels, labels * columns.shape[1], 3)
 
     def state(self, predicted: Distribution, targets: ArrayLike) -> State:
         """Sums over the forecasts in each bin, (5, bins of all classes): of 1, p, y, p^2 and p y."""
@@ -102,14 +105,24 @@ class BrierDecomposition(Metric):
         rows = torch.cat(list(self.rows(predicted, targets)))
         return {"rows": rows, "size": torch.tensor(self._num_cells(predicted))}
 
+    def estimate(self, state: State, coverage: float, num_replicates: int, generator: torch.Generator) -> Estimate:
+        """The parts with an interval for each; see `brier_intervals`."""
+        value = self.checked(state)
+        sums = self._resampled(state, num_replicates, generator)
+        seen = _sums(state["rows"].unsqueeze(0), int(state["size"]))[0]
+        table, drawn = (table_of_sums(part.view(*part.shape[:-1], -1, self.num_bins)) for part in (seen, sums))
+        intervals = part_intervals(state["rows"], table, drawn, coverage, generator)
+        lower, upper = (torch.stack(ends) for ends in zip(*intervals, strict=True))
+        return Estimate(value, lower, upper, coverage, self._parts(sums))
+
     def replicates(self, state: State, num_replicates: int, generator: torch.Generator) -> Tensor:
         """The parts of rows drawn with replacement, (num_replicates, 6)."""
-        rows, size = state["rows"], int(state["size"])
+        return self._parts(self._resampled(state, num_replicates, generator))
 
-        def parts(index: Tensor) -> Tensor:
-            return self._parts(_sums(rows[index], size))
-
-        return over_resamples(len(rows), num_replicates, generator, parts, numbers_per_row=rows[0].numel())
+    def _resampled(self, state: State, num_replicates: int, generator: torch.Generator) -> Tensor:
+        """The sums of rows drawn with replacement, (num_replicates, 5, bins of all classes)."""
+        bins, p, y = state["rows"].unbind(-1)
+        return resampled_sums(bins.long(), _columns(p, y), int(state["size"]), num_replicates, generator)
 
     def _num_cells(self, predicted: Distribution) -> int:
         return self.num_bins * (
@@ -142,9 +155,13 @@ def _sums(rows: Tensor, num_cells: int) -> Tensor:
     bins, p, y = rows.flatten(1, 2).unbind(-1)
     first = torch.arange(some, device=rows.device).unsqueeze(1) * num_cells
     where = (bins.to(torch.int64) + first).flatten()
-    columns = (torch.ones_like(p), p, y, p.square(), p * y)
-    sums = [torch.bincount(where, weights=column.flatten(), minlength=some * num_cells) for column in columns]
+    sums = [torch.bincount(where, weights=column.flatten(), minlength=some * num_cells) for column in _columns(p, y)]
     return torch.stack([column.view(some, num_cells) for column in sums], 1)
+
+
+def _columns(p: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    """What is summed over cells."""
+    return torch.ones_like(p), p, y, p.square(), p * y
 
 
 def brier_decomposition(predicted: Distribution, targets: ArrayLike, *, num_bins: int = 15) -> BrierParts:

@@ -181,21 +181,29 @@ def classwise_bins(
     return ClasswiseECE(num_bins, equal_mass=equal_mass).table(predicted, targets)
 
 
-def top_label_ece(predicted: Distribution, targets: ArrayLike, *, num_bins: int = 15, norm: Norm = "l1") -> Tensor:
+def top_label_ece(
+    predicted: Distribution, targets: ArrayLike, *, num_bins: int = 15, norm: Norm = "l1", equal_mass: bool = False
+) -> Tensor:
     """The top-label calibration error, a float64 scalar; see `TopLabelECE`."""
-    return TopLabelECE(num_bins, norm)(predicted, targets)
+    return TopLabelECE(num_bins, norm, equal_mass)(predicted, targets)
 
 
-def event_ece(predicted: Distribution, targets: ArrayLike, *, num_bins: int = 15, norm: Norm = "l1") -> Tensor:
+def event_ece(
+    predicted: Distribution, targets: ArrayLike, *, num_bins: int = 15, norm: Norm = "l1", equal_mass: bool = False
+) -> Tensor:
     """The calibration error of a binary event, a float64 scalar; see `EventECE`."""
-    return EventECE(num_bins, norm)(predicted, targets)
+    return EventECE(num_bins, norm, equal_mass)(predicted, targets)
 
 
-def classwise_ece(predicted: Distribution, targets: ArrayLike, *, num_bins: int = 15, norm: Norm = "l1") -> Tensor:
+def classwise_ece(
+    predicted: Distribution, targets: ArrayLike, *, num_bins: int = 15, norm: Norm = "l1", equal_mass: bool = False
+) -> Tensor:
     """The mean over classes of their calibration errors, a float64 scalar; see `ClasswiseECE`."""
-    return ClasswiseECE(num_bins, norm)(predicted, targets)
+    return ClasswiseECE(num_bins, norm, equal_mass)(predicted, targets)
 
 
-def ece(predicted: Distribution, targets: ArrayLike, *, num_bins: int = 15, norm: Norm = "l1") -> Tensor:
+def ece(
+    predicted: Distribution, targets: ArrayLike, *, num_bins: int = 15, norm: Norm = "l1", equal_mass: bool = False
+) -> Tensor:
     """The expected calibration error, a float64 scalar, of the kind that fits the prediction; see `ECE`."""
-    return ECE(num_bins, norm)(predicted, targets)
+    return ECE(num_bins, norm, equal_mass)(predicted, targets)

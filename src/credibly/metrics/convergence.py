@@ -9,9 +9,9 @@ that of their means,
 where the sum ends by Geyer's initial monotone sequence (Practical Markov Chain Monte Carlo, Geyer, 1992). Rank
 normalisation replaces draws by normal scores of their ranks over all chains, so that infinite variances do no harm.
 
-Everything is computed in float64, for all parameters at once in blocks. A parameter with a draw that is NaN or
-infinite has NaN for a result. Where all draws are equal, R-hat is NaN (no variance to compare) and every draw counts as
-effective; chains stuck at different values have an infinite R-hat.
+Everything is computed in float64, for all parameters at once in blocks. Where all draws are equal, every draw counts as
+effective, and R-hat is NaN as ArviZ has it, because there is no variance to compare: a weight that never moved is no
+sign of chains that agree, so that any number would mislead. Chains stuck at different values have an infinite R-hat.
 """
 
 import math
@@ -22,7 +22,7 @@ import torch
 from scipy.special import betaincinv
 from torch import Tensor
 
-from credibly.core.checks import as_tensor
+from credibly.core.checks import as_tensor, check_finite
 from credibly.core.errors import ShapeError
 from credibly.core.typing import ArrayLike
 
@@ -50,6 +50,7 @@ def ess(draws: ArrayLike, *, kind: EssKind = "bulk") -> Tensor:
 
     Raises:
         ShapeError: fewer than two axes, no chain, or fewer than 4 draws a chain.
+        NotFiniteError: a draw is NaN or infinite.
         ValueError: an unknown kind.
     """
     return _over_parameters(_chosen("kind", kind, _ESS), draws)
@@ -65,10 +66,10 @@ def rhat(draws: ArrayLike) -> Tensor:
         draws: (chains, draws, *parameter), of chains of one length.
 
     Returns:
-        (*parameter) in float64.
+        (*parameter) in float64; NaN where all draws of all chains are equal, which says nothing of convergence.
 
     Raises:
-        ShapeError: as in `ess`.
+        ShapeError, NotFiniteError: as in `ess`.
     """
     return _over_parameters(_rank_rhat, draws)
 
@@ -84,7 +85,7 @@ def mcse(draws: ArrayLike, *, kind: McseKind = "mean") -> Tensor:
         (*parameter) in float64, in the units of the draws; 0 where all draws are equal.
 
     Raises:
-        ShapeError: as in `ess`.
+        ShapeError, NotFiniteError: as in `ess`.
         ValueError: an unknown kind.
     """
     return _over_parameters(_chosen("kind", kind, _MCSE), draws)
@@ -97,25 +98,20 @@ def _chosen(name: str, key: str, table: dict[str, Callable[[Tensor], Tensor]]) -
 
 
 def _over_parameters(function: Callable[[Tensor], Tensor], draws: ArrayLike) -> Tensor:
-    """Apply a function of (parameters, chains, draws) in blocks; NaN where a draw is not finite."""
+    """Apply a function of (parameters, chains, draws) in blocks."""
     chains = as_tensor(draws).detach()
     if chains.dim() < 2 or chains.shape[0] == 0 or chains.shape[1] < _MIN_DRAWS:
         raise ShapeError(
             "`draws` must have shape (chains, draws, *parameter) with at least one chain of at least "
             f"{_MIN_DRAWS} draws; got {tuple(chains.shape)}"
         )
+    check_finite("draws", chains)
     if not chains.numel():
         return torch.zeros(chains.shape[2:], dtype=torch.float64, device=chains.device)
     columns = chains.flatten(2) if chains.dim() > 2 else chains.unsqueeze(-1)
     size = max(1, _BLOCK // (chains.shape[0] * chains.shape[1]))
-    parts = [_where_finite(function, part.movedim(-1, 0).double()) for part in torch.split(columns, size, dim=-1)]
+    parts = [function(part.movedim(-1, 0).double()) for part in torch.split(columns, size, dim=-1)]
     return torch.cat(parts).reshape(chains.shape[2:])
-
-
-def _where_finite(function: Callable[[Tensor], Tensor], draws: Tensor) -> Tensor:
-    finite = draws.isfinite().flatten(1).all(-1)
-    values = function(torch.where(finite[:, None, None], draws, 0.0))
-    return torch.where(finite, values, math.nan)
 
 
 # -- what chains are turned into: (parameters, chains, draws) to the same or halved -------------------------------

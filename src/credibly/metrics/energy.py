@@ -21,7 +21,7 @@ from credibly.core.typing import ArrayLike
 from credibly.distributions.crps import crps
 from credibly.distributions.empirical import Empirical, ensemble, fair_crps
 from credibly.distributions.kinds import kind
-from credibly.distributions.targets import match_targets
+from credibly.distributions.targets import check_rows, match_targets
 from credibly.metrics.mean_score import mean_score
 
 __all__ = ["crps_ensemble", "crps_ensemble_rows", "energy_score", "energy_score_rows"]
@@ -111,6 +111,7 @@ def _distribution(predicted: Distribution | ArrayLike, num_draws: int | None) ->
         return Empirical(predicted)
     if kind(predicted) == "class":
         raise NotSupportedError(f"energy_score needs numbers; {type(predicted).__name__} is over classes: use brier")
+    check_rows(predicted)
     return predicted
 
 

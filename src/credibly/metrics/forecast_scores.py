@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from credibly.core.typing import ArrayLike
-from credibly.metrics.base import MeanMetric
 from credibly.metrics.energy import energy_score_rows
 from credibly.metrics.quantile_scores import interval_score_rows, pinball_rows, weighted_interval_score_rows
 from credibly.metrics.ranked_probability import ranked_probability_rows
+from credibly.metrics.row_metrics import MeanMetric
 from credibly.metrics.scores import row_means
 
 __all__ = ["EnergyScore", "IntervalScore", "Pinball", "RankedProbabilityScore", "WeightedIntervalScore"]

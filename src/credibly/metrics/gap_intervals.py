@@ -12,7 +12,9 @@ gap is seen with variance
 where var_b is the variance of the confidences inside the bin. The size seen under t is simulated with the same random
 numbers for every t; t is refused when the size that was observed lies among its lowest or highest (1 - coverage) / 2.
 At t = 0 forecasts are calibrated, and this is the consistency test of "Increasing the Reliability of Reliability
-Diagrams" (Broecker, Smith, 2007).
+Diagrams" (Broecker, Smith, 2007). Data that happen to look better than calibrated ones mostly do would refuse every t,
+and leave a point: for the upper end the size observed counts at least as much as the median of calibrated data
+("Power-Constrained Limits", Cowan, Cranmer, Gross, Vitells, 2011).
 
 How much noise adds to the size depends on how the gaps are spread over bins, which is known badly. Three directions are
 gone through, and the interval holds what any of them holds: the gaps as estimated, all of one size, and the gaps less
@@ -28,7 +30,16 @@ from torch import Tensor
 
 from credibly.metrics.bins import Norm, gap_size
 
-__all__ = ["Noise", "gap_interval", "invert", "path_directions"]
+__all__ = [
+    "Noise",
+    "dependent_noise",
+    "gap_interval",
+    "independent_noise",
+    "invert",
+    "outcome_variance",
+    "path_directions",
+    "path_interval",
+]
 
 _STEPS = 14  # bisection: the end of a path is found to 2^-14 of its length, far below its Monte Carlo error
 _FARTHEST = 8.0  # the length of a path, in multiples of the estimated gaps plus one standard error
@@ -47,6 +58,27 @@ class Noise:
     counts: Tensor
     normals: Tensor
     inflation: Tensor
+
+
+def independent_noise(counts: Tensor, generator: torch.Generator) -> Noise:
+    """Noise that knows nothing of other bins; counts are those of resampled tables."""
+    normals = torch.randn(counts.shape, generator=generator, dtype=counts.dtype, device=counts.device)
+    return Noise(counts, normals, torch.ones_like(counts[0]))
+
+
+def dependent_noise(
+    counts: Tensor,  # (num_replicates, *batch, num_bins): of resampled tables
+    errors: Tensor,  # likewise: by how much resampled bins miss the estimate
+    variance: Tensor,  # (*batch, num_bins): what `errors` would have for a bin of one forecast, were all independent
+    generator: torch.Generator,
+) -> Noise:
+    """The noise of resampled rows, which are drawn with all their forecasts; independent where rows show none."""
+    units = errors * counts.sqrt()
+    scale = (units.square().sum(0) / (counts > 0).sum(0).clamp(min=1)).sqrt()
+    known = (scale > 0) & (variance > 0)
+    independent = independent_noise(counts, generator)
+    normals = torch.where(known, units / torch.where(known, scale, 1.0), independent.normals)
+    return Noise(counts, normals, torch.where(known, scale / torch.where(known, variance, 1.0).sqrt(), 1.0))
 
 
 def gap_interval(
@@ -68,7 +100,7 @@ def gap_interval(
         return squares_or_sizes.mean(-1)
 
     observed = size(gaps, mass, norm)
-    error = (_variance(confidence, spread) / mass.clamp(min=1)).sqrt()
+    error = (outcome_variance(confidence, spread) / mass.clamp(min=1)).sqrt()
     directions = torch.stack(path_directions(gaps, error, counts > 0))
     reach = size(gaps.abs() + error, mass, target_norm)
     scale = reach / size(directions, mass, target_norm).clamp(min=1e-300)
@@ -81,14 +113,24 @@ def gap_interval(
 
     def seen(t: Tensor) -> Tensor:
         mean = expected(t)
-        errors = (_variance(confidence - mean, spread) / some.clamp(min=1)).sqrt() * noise.inflation
+        errors = (outcome_variance(confidence - mean, spread) / some.clamp(min=1)).sqrt() * noise.inflation
         return size(mean + normals * errors, some, norm)
 
-    low, high = size(expected(invert(seen, observed.expand(scale.shape), coverage)), mass, target_norm)
+    return path_interval(seen, lambda t: size(expected(t), mass, target_norm), observed.expand(scale.shape), coverage)
+
+
+def path_interval(
+    seen: Callable[[Tensor], Tensor],  # as in `invert`, with the paths on axis 0 of the batch
+    size: Callable[[Tensor], Tensor],  # t (2, paths, *batch) to the sizes there
+    observed: Tensor,  # (paths, *batch)
+    coverage: float,
+) -> tuple[Tensor, Tensor]:
+    """The sizes that are not refused on any path; both ends of shape (*batch,)."""
+    low, high = size(invert(seen, observed, coverage))
     return low.amin(0), high.amax(0)
 
 
-def _variance(frequency: Tensor, spread: Tensor) -> Tensor:
+def outcome_variance(frequency: Tensor, spread: Tensor) -> Tensor:
     """Of an outcome, given confidences that vary inside the bin."""
     return (frequency * (1 - frequency) - spread).clamp(min=0)
 
@@ -114,17 +156,18 @@ def invert(
 ) -> Tensor:
     """The smallest and the largest t >= 0 under which the observed size is not extreme, (2, *batch), by bisection.
 
-    Both are 0 where even t = 0 shows larger sizes too often.
+    The largest is that of the median size at t = 0 where less was observed.
     """
     tail = (1 - coverage) / 2
+    low = observed.new_zeros(2, *observed.shape)
+    at_least = torch.maximum(observed, seen(low)[:, 1].median(0).values)
 
     def beyond(t: Tensor) -> Tensor:
         """Whether t shows sizes as large as observed often enough; whether it shows sizes as small too rarely."""
         sizes = seen(t)
-        as_large, as_small = sizes[:, 0] >= observed, sizes[:, 1] <= observed
+        as_large, as_small = sizes[:, 0] >= observed, sizes[:, 1] <= at_least
         return torch.stack([as_large.double().mean(0) >= tail, as_small.double().mean(0) < tail])
 
-    low = observed.new_zeros(2, *observed.shape)
     high = torch.full_like(low, _FARTHEST)
     at_start = beyond(low)
     for _ in range(_STEPS):

@@ -13,9 +13,9 @@ from credibly.core.checks import as_tensor, check_coverage
 from credibly.core.errors import NotFiniteError, ShapeError
 from credibly.core.typing import ArrayLike
 from credibly.distributions import functions
-from credibly.distributions.targets import match_targets
-from credibly.metrics.base import MeanMetric, State
-from credibly.metrics.coverage_law import clopper_pearson
+from credibly.distributions.outcomes import check_order
+from credibly.distributions.targets import check_rows, match_targets
+from credibly.metrics.row_metrics import MeanMetric
 
 __all__ = ["Coverage", "Width", "central_interval", "contained", "coverage", "size", "width"]
 
@@ -24,8 +24,12 @@ def central_interval(predicted: Distribution, coverage: float) -> tuple[Tensor, 
     """Lower and upper ends of the central interval of every row and output.
 
     Raises:
+        NotSupportedError: classes without an order; a distribution without quantiles.
+        ShapeError: another number of batch axes than one, the rows.
         NotFiniteError: an end is NaN. Infinite ends are fine.
     """
+    check_order(predicted, "a central interval")
+    check_rows(predicted)
     tail = (1 - check_coverage(coverage)) / 2
     lower, upper = functions.icdf(predicted, tail), functions.icdf(predicted, 1 - tail)
     num_bad = int((lower.isnan() | upper.isnan()).sum())
@@ -48,7 +52,10 @@ def coverage(predicted: Distribution, targets: ArrayLike, coverage: float) -> Te
 
 
 def width(predicted: Distribution, coverage: float) -> Tensor:
-    """The mean width of the central intervals, over rows and outputs, a float64 scalar."""
+    """The mean width of the central intervals, over rows and outputs, a float64 scalar.
+
+    It needs no targets; the recipe `Width` takes them, as every recipe does, and only checks them.
+    """
     return _mean(_widths(predicted, coverage), "width")
 
 
@@ -98,17 +105,10 @@ class Coverage(MeanMetric):
         """The fraction of each row's outputs that are held."""
         return _by_row(contained(predicted, targets, self.coverage))
 
-    def ends(self, state: State, value: Tensor, replicates: Tensor, coverage: float) -> tuple[Tensor, Tensor]:
-        """Exact where rows are held or not; a bootstrap would call 100 held out of 100 certain."""
-        rows = state["rows"]
-        if bool(((rows == 0) | (rows == 1)).all()) and 0 < coverage < 1:
-            return clopper_pearson(rows.sum().round().long(), torch.tensor(len(rows), device=rows.device), coverage)
-        return super().ends(state, value, replicates, coverage)
-
 
 @dataclass(frozen=True)
 class Width(MeanMetric):
-    """The mean width of central intervals, as a recipe. Targets are only checked.
+    """The mean width of central intervals, as a recipe. It takes targets, and only checks them.
 
     Args:
         coverage: of the intervals.

@@ -22,6 +22,12 @@ with the digamma function psi, and what such draws estimate is the same with the
 ever finer, k - F log((f + k + F) / (f + F)). The difference of both is the bias, on the logit scale that keeps the
 interval inside [0, 1] ("Area under the Precision-Recall Curve: Point Estimates and Confidence Intervals", Boyd, Eng,
 Page, 2013).
+
+The threshold of FPR is the quantile of the law behind the inside rows. Of m inside rows a number J, binomial with that
+level, lies below it, so that it lies between the J-th and the next one; given the threshold, outside rows below it are
+binomial too. The interval takes the percentiles over J of the ends of Clopper and Pearson, as distributions. Too few
+inside rows to bound the quantile from above (71 for the level 0.95 and the coverage 0.95) leave the upper end at 1. The
+interval of AUROC is in `placements`.
 """
 
 from abc import abstractmethod
@@ -38,6 +44,8 @@ from credibly.core.checks import as_tensor, exact_level
 from credibly.core.errors import NotFiniteError, ShapeError
 from credibly.core.typing import ArrayLike
 from credibly.metrics.base import Metric, State
+from credibly.metrics.binomial_mixture import binomial_mass, lower_end, upper_end
+from credibly.metrics.placements import share_below, weighted_mean, win_interval
 
 __all__ = ["AUPR", "AUROC", "FPR", "TwoSampleMetric", "aupr", "auroc", "fpr"]
 
@@ -61,8 +69,10 @@ class TwoSampleMetric(Metric):
 
         Raises:
             ShapeError: scores that are not a list of numbers.
+            ValueError: one of the two holds labels, integers or booleans that are all 0 or 1, and the other does not.
             NotFiniteError: NaN. Infinite scores are ranked like others.
         """
+        _refuse_labels(as_tensor(predicted), as_tensor(targets))
         return {"in": _scores("scores_in", predicted), "out": _scores("scores_out", targets)}
 
     def merged(self, one: State, other: State) -> State:
@@ -73,9 +83,27 @@ class TwoSampleMetric(Metric):
         """The function of the counts."""
         return self.of_counts(*(_histogram(groups, size) for groups, size in _groups(state)))
 
+    def num_rows(self, predicted: ArrayLike, targets: ArrayLike) -> int:
+        """How many rows there are of both kinds together."""
+        return len(predicted) + len(targets)
+
     def replicates(self, state: State, num_replicates: int, generator: torch.Generator) -> Tensor:
         """The metric of inside and outside rows, each drawn with replacement."""
         return _over_resamples(state, num_replicates, generator, self.of_counts)
+
+
+def _refuse_labels(inside: Tensor, outside: Tensor) -> None:
+    """Both are scores; labels and scores, in this order, would rank as well and mean nothing."""
+    names = ("scores_in", "scores_out")
+    marks = [
+        s.numel() > 0 and not s.is_floating_point() and bool(((s == 0) | (s == 1)).all()) for s in (inside, outside)
+    ]
+    if marks[0] != marks[1] and inside.numel() and outside.numel():
+        labels, scores = names if marks[0] else names[::-1]
+        raise ValueError(
+            f"`{labels}` holds only 0 and 1, which looks like labels, and `{scores}` does not; both must be scores, of "
+            "inside and of outside rows: auroc(scores[labels == 0], scores[labels == 1])"
+        )
 
 
 def _scores(name: str, scores: ArrayLike) -> Tensor:
@@ -133,8 +161,12 @@ class AUROC(TwoSampleMetric):
 
     def of_counts(self, inside: Tensor, outside: Tensor) -> Tensor:
         """Each outside row beats the inside rows below it."""
-        beaten = inside.cumsum(-1) - inside / 2
-        return (outside * beaten).sum(-1) / (inside.sum(-1) * outside.sum(-1))
+        return weighted_mean(share_below(inside), outside)
+
+    def ends(self, state: State, value: Tensor, replicates: Tensor, coverage: float) -> tuple[Tensor, Tensor]:
+        """The ends of Clopper and Pearson for as many trials as have the variance of the placements."""
+        inside, outside = (_histogram(groups, size) for groups, size in _groups(state))
+        return win_interval(inside, outside, coverage)
 
 
 @dataclass(frozen=True)
@@ -223,9 +255,34 @@ class FPR(TwoSampleMetric):
         first = (inside.cumsum(-1) < needed).sum(-1, keepdim=True)
         return outside.cumsum(-1).gather(-1, first).squeeze(-1) / outside.sum(-1)
 
+    def ends(self, state: State, value: Tensor, replicates: Tensor, coverage: float) -> tuple[Tensor, Tensor]:
+        """From the binomial laws of the threshold's rank and of the outside rows below it."""
+        inside, outside = state["in"].sort().values, state["out"].sort().values
+        below = torch.searchsorted(outside, inside, right=True)
+        num_out = torch.tensor([len(outside)], device=below.device)
+        accepted = torch.cat([torch.zeros_like(num_out), below, num_out]).cpu().numpy()
+        ranks = binomial_mass(len(inside), self.tpr)
+        tail = (1 - coverage) / 2
+        lower = lower_end(accepted[:-1], ranks, len(outside), tail)
+        upper = upper_end(accepted[1:], ranks, len(outside), tail)
+        return value.new_tensor(lower).minimum(value), value.new_tensor(upper).maximum(value)
+
 
 def auroc(scores_in: ArrayLike, scores_out: ArrayLike) -> Tensor:
-    """The probability that an outside row scores above an inside row, ties counted half; a float64 scalar."""
+    """The probability that an outside row scores above an inside row, ties counted half; a float64 scalar.
+
+    Both arguments are scores, unlike those of scikit-learn's `roc_auc_score(labels, scores)`, which for forecasts of an
+    event and booleans `happened` is `auroc(scores[~happened], scores[happened])`.
+
+    Args:
+        scores_in: of inside rows (or those without the event), (rows,).
+        scores_out: of outside rows (or those with it), (other rows,).
+
+    Raises:
+        ShapeError: no scores, or of another shape.
+        NotFiniteError: NaN.
+        ValueError: labels in place of scores.
+    """
     return AUROC()(scores_in, scores_out)
 
 

@@ -30,7 +30,7 @@ def mutual_information_score(predicted: Distribution) -> Tensor:
     Raises:
         NotSupportedError: the prediction keeps no draws of class probabilities.
     """
-    return _per_row(_information(predicted))
+    return _per_row(mutual_information(predicted))
 
 
 def least_confidence_score(predicted: Distribution) -> Tensor:
@@ -55,11 +55,16 @@ def negative_log_density_score(density: Distribution, points: ArrayLike) -> Tens
 
 
 @Operation
-def _information(d: Distribution) -> Tensor:
-    _information.refuse(d, "it needs draws of class probabilities, as a mixture over draws keeps them")
+def mutual_information(d: Distribution) -> Tensor:
+    """The mutual information of each row and output.
+
+    Raises:
+        NotSupportedError: the prediction keeps no draws of class probabilities.
+    """
+    mutual_information.refuse(d, "it needs draws of class probabilities, as a mixture over draws keeps them")
 
 
-@_information.register(Predictive)
+@mutual_information.register(Predictive)
 def _(d: Predictive) -> Tensor:
     return d.mutual_information()
 

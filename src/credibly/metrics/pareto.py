@@ -38,10 +38,14 @@ class SmoothedWeights:
         log_weights: (draws, *rows), normalised: they sum to 1 over draws.
         k: (*rows) the shape of the tail: below `threshold` the weights can be trusted, from 1 on there is no mean. It
             is infinite where fewer than 5 ratios stand out from the rest, and nothing was smoothed.
+        threshold: the k up to which this number of draws is enough, a property.
     """
 
     log_weights: Tensor
     k: Tensor
+
+    def __repr__(self) -> str:
+        return f"SmoothedWeights({self.log_weights.shape[0]} draws, {_k_in_words(self.k, self.threshold)})"
 
     @property
     def threshold(self) -> float:
@@ -68,6 +72,16 @@ class LeaveOneOut:
     pointwise: Tensor
     k: Tensor
     threshold: float
+
+    def __repr__(self) -> str:
+        return (
+            f"LeaveOneOut(elpd {float(self.elpd):.5g}, standard error {float(self.standard_error):.3g}, "
+            f"p_loo {float(self.p_loo):.4g}; {_k_in_words(self.k, self.threshold)})"
+        )
+
+
+def _k_in_words(k: Tensor, threshold: float) -> str:
+    return f"k above {threshold:.2f} in {int((k > threshold).sum())} of {k.numel()} rows"
 
 
 def pareto_smooth(log_ratios: ArrayLike, *, relative_efficiency: float = 1.0) -> SmoothedWeights:

@@ -21,8 +21,9 @@ from credibly.core.checks import as_tensor, check_finite
 from credibly.core.errors import ShapeError
 from credibly.core.randomness import Stream, base_seed
 from credibly.core.typing import ArrayLike
+from credibly.distributions.operations import check_distribution
 from credibly.distributions.pit import cdf_limits, draw_cdf_limits
-from credibly.distributions.targets import match_targets
+from credibly.distributions.targets import check_rows, match_targets
 
 __all__ = ["pit", "pit_limits"]
 
@@ -70,6 +71,8 @@ def pit_limits(
         targets: what came.
         log_weights: as in `pit`.
     """
+    check_distribution(predicted)
+    check_rows(predicted)
     matched = match_targets(predicted, targets)
     values = matched if matched.is_floating_point() else matched.to(torch.float64)
     if log_weights is None:

@@ -28,7 +28,7 @@ from credibly.core.errors import NotSupportedError, ShapeError
 from credibly.core.typing import ArrayLike
 from credibly.distributions.cumulative import icdf
 from credibly.distributions.kinds import kind
-from credibly.distributions.targets import match_targets
+from credibly.distributions.targets import check_rows, match_targets
 from credibly.metrics.mean_score import mean_score
 
 __all__ = [
@@ -135,6 +135,7 @@ def _quantile(predicted: Distribution, level: float) -> Tensor:
 
 
 def _require_order(predicted: Distribution, name: str) -> None:
+    check_rows(predicted)
     if kind(predicted) == "class":
         came = type(predicted).__name__
         raise NotSupportedError(f"{name} needs numbers or counts; {came} is over classes: use brier")

@@ -14,7 +14,7 @@ from torch.distributions import Distribution
 
 from credibly.core.typing import ArrayLike
 from credibly.distributions.class_rows import class_log_prob_blocks
-from credibly.distributions.targets import match_targets
+from credibly.distributions.targets import check_rows, match_targets
 from credibly.metrics.mean_score import mean_score
 
 __all__ = ["ranked_probability_rows", "ranked_probability_score"]
@@ -31,6 +31,7 @@ def ranked_probability_rows(predicted: Distribution, targets: ArrayLike) -> Tens
         ShapeError, SupportError: see `match_targets`.
         NotSupportedError: the distribution is not over classes; counts have `crps`, which is the same sum.
     """
+    check_rows(predicted)
     classes = match_targets(predicted, targets)
     parts = [_rows(log_probs, classes[rows]) for rows, log_probs in class_log_prob_blocks(predicted)]
     return torch.cat(parts)

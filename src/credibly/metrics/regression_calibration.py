@@ -27,6 +27,7 @@ from torch.distributions import Distribution
 from credibly.core.checks import as_tensor, check_count
 from credibly.core.errors import ShapeError
 from credibly.core.typing import ArrayLike
+from credibly.distributions.outcomes import check_order
 from credibly.metrics.base import State
 from credibly.metrics.coverage_law import check_confidence, clopper_pearson, coverage_interval
 from credibly.metrics.gap_metric import GapMetric, resampled_means
@@ -67,6 +68,10 @@ class CalibrationCurve:
     upper: Tensor
     confidence: float
 
+    def __repr__(self) -> str:
+        gap = float((self.observed - self.levels).abs().max())
+        return f"CalibrationCurve({len(self.levels)} levels, {self.num_values} values; largest gap {gap:.4g})"
+
     def simultaneous(self) -> tuple[Tensor, Tensor]:
         """A band that holds the whole true curve with the confidence, at least: lower and upper ends.
 
@@ -96,6 +101,13 @@ class PITHistogram:
     lower: int
     upper: int
     confidence: float
+
+    def __repr__(self) -> str:
+        least, most, total = int(self.counts.min()), int(self.counts.max()), int(self.counts.sum())
+        return (
+            f"PITHistogram({len(self.counts)} bins, {total} values; counts {least} to {most}, "
+            f"{self.lower} to {self.upper} if calibrated)"
+        )
 
 
 def one_sided_calibration_curve(
@@ -243,6 +255,7 @@ class _CurveMetric(GapMetric):
 
 
 def _limits_by_row(predicted: Distribution, targets: ArrayLike) -> tuple[Tensor, Tensor]:
+    check_order(predicted, "calibration read from the PIT")
     below, at = pit_limits(predicted, targets)
     shape = (len(at), at.shape[1:].numel())
     return below.reshape(shape), at.reshape(shape)

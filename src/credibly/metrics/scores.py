@@ -13,11 +13,11 @@ from torch.distributions import Distribution
 from credibly.core.errors import ShapeError
 from credibly.core.typing import ArrayLike
 from credibly.distributions import functions
-from credibly.distributions.class_rows import is_binary
+from credibly.distributions.class_rows import check_classes, is_binary
 from credibly.distributions.classes import class_log_probs
 from credibly.distributions.targets import match_targets
 from credibly.distributions.top_label import event_probs, top_label
-from credibly.metrics.base import MeanMetric
+from credibly.metrics.row_metrics import MeanMetric
 
 __all__ = [
     "CRPS",
@@ -78,6 +78,7 @@ class Brier(MeanMetric):
 
     def rows(self, predicted: Distribution, targets: ArrayLike) -> Tensor:
         """The score of each row, the mean of those of its labels."""
+        check_classes(predicted)
         if is_binary(predicted):
             error = event_probs(predicted) - match_targets(predicted, targets)
             return row_means(error.square())

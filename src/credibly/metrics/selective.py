@@ -13,6 +13,12 @@ and S_g losses before it and H the harmonic numbers, the group adds
 E-AURC is the excess over the best order, by the losses themselves ("Bias-Reduced Uncertainty Estimation for Deep Neural
 Classifiers", Geifman, Uziel, El-Yaniv, 2019, where that is an approximation for losses of 0 and 1; here it is exact,
 for any loss).
+
+Intervals weight rows at random, uniformly on the simplex ("The Bayesian Bootstrap", Rubin, 1981), with one row more, of
+the largest loss for the upper end and of the least for the lower end, as confident as a row drawn at random. So the
+interval has a width also where no row was wrong, as that of Clopper and Pearson has: the extra row stands for losses
+that were not seen, which are taken to be no more frequent among confident rows than among others. The largest loss is 1
+where all losses are 0 or 1, else the largest that was seen.
 """
 
 from collections.abc import Callable
@@ -23,38 +29,59 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from credibly.core.checks import check_finite
-from credibly.core.errors import ShapeError
+from credibly.core.checks import as_tensor, check_finite
+from credibly.core.errors import NotSupportedError, ShapeError
 from credibly.core.typing import ArrayLike
 from credibly.distributions.class_rows import class_log_prob_blocks
+from credibly.distributions.kinds import base_of, kind, reference
+from credibly.distributions.operations import check_distribution
 from credibly.distributions.targets import match_targets
 from credibly.distributions.top_label import top_label
-from credibly.metrics.base import RowMetric, State
-from credibly.metrics.resampling import over_resamples
+from credibly.metrics.base import Estimate, State
+from credibly.metrics.mean_intervals import are_shares
+from credibly.metrics.resampling import dirichlet_weights, over_resamples, percentiles
+from credibly.metrics.risk_areas import area_of, weighted_area
+from credibly.metrics.row_metrics import RowMetric
 from credibly.metrics.scores import row_means
 
 __all__ = ["AURC", "EAURC", "RiskCoverage", "aurc", "e_aurc", "largest_prob", "risk_coverage", "zero_one_loss"]
 
-Loss: TypeAlias = Callable[[Distribution, ArrayLike], Tensor]
+Loss: TypeAlias = Callable[[Distribution, ArrayLike], ArrayLike]
 """The loss of each row, (rows,)."""
 
-Confidence: TypeAlias = Callable[[Distribution], Tensor]
+_CHUNK_NUMBERS = 2**22
+
+Confidence: TypeAlias = Callable[[Distribution], ArrayLike]
 """The confidence in each row, (rows,)."""
 
 
 def zero_one_loss(predicted: Distribution, targets: ArrayLike) -> Tensor:
     """1 where the most probable class did not come, else 0; the mean over the labels of a row."""
+    _require_classes(predicted, "loss")
     return 1 - row_means(top_label(predicted, match_targets(predicted, targets))[1])
 
 
 def largest_prob(predicted: Distribution) -> Tensor:
     """The largest class probability of each row; the mean over the labels of a row."""
+    _require_classes(predicted, "confidence")
     return torch.cat([row_means(log_probs.amax(-1).exp()) for _, log_probs in class_log_prob_blocks(predicted)])
+
+
+def _require_classes(predicted: Distribution, role: str) -> None:
+    check_distribution(predicted)
+    if kind(predicted) != "class":
+        raise NotSupportedError(
+            f"{type(base_of(predicted)).__name__} is not a prediction of classes, for which the default `{role}` is; "
+            "pass loss= and confidence=, such as the squared error and minus the standard deviation"
+        )
 
 
 @dataclass(frozen=True)
 class AURC(RowMetric):
     """The area under the risk-coverage curve: the mean over i of the risk among the i most confident rows.
+
+    Its interval takes errors that were not seen to be as confident as other rows: where they are the most confident
+    ones, its upper end is too low. Losses that are neither 0 nor 1 and all equal leave a point.
 
     Args:
         loss: of each row. Any function of the prediction and the targets; `zero_one_loss` needs classes.
@@ -66,7 +93,8 @@ class AURC(RowMetric):
 
     def rows(self, predicted: Distribution, targets: ArrayLike) -> Tensor:
         """Confidence and loss, (rows, 2)."""
-        columns = (("confidence", self.confidence(predicted)), ("loss", self.loss(predicted, targets)))
+        found = {"confidence": self.confidence(predicted), "loss": self.loss(predicted, targets)}
+        columns = [(name, as_tensor(column, device=reference(predicted).device)) for name, column in found.items()]
         for name, column in columns:
             if column.dim() != 1 or column.shape[0] != predicted.batch_shape[-1]:
                 raise ShapeError(f"`{name}` must give one number a row; got shape {tuple(column.shape)}")
@@ -84,7 +112,54 @@ class AURC(RowMetric):
 
     def curve(self, rows: Tensor) -> Callable[[Tensor], Tensor]:
         """A function of indices of rows, (some, rows), that gives the metric of each choice."""
-        return _area_of(-rows[:, 0], rows[:, 1])
+        return area_of(-rows[:, 0], rows[:, 1])
+
+    def estimate(self, state: State, coverage: float, num_replicates: int, generator: torch.Generator) -> Estimate:
+        """The area with the interval of rows weighted at random, and the areas of resampled rows."""
+        value = self.checked(state)
+        replicates = self.replicates(state, num_replicates, generator)
+        low, high = self._weighted_areas([state["rows"]], num_replicates, generator)[0]
+        lower, upper = percentiles(low, coverage)[0], percentiles(high, coverage)[1]
+        return Estimate(value, lower.minimum(value), upper.maximum(value), coverage, replicates)
+
+    def difference_ends(
+        self, one: State, two: State, value: Tensor, replicates: Tensor, coverage: float, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """From rows weighted alike for both, with a row more on which either prediction is the worse one."""
+        rows = [state["rows"] for state in (one, two)]
+        (low, high), (other_low, other_high) = self._weighted_areas(rows, len(replicates), generator)
+        lower, upper = percentiles(low - other_high, coverage)[0], percentiles(high - other_low, coverage)[1]
+        return lower.minimum(value), upper.maximum(value)
+
+    def weighted(self, rows: Tensor, weights: Tensor, loss: Tensor, place: Tensor) -> Tensor:
+        """The area of weighted rows and one more.
+
+        Args:
+            rows: confidence and loss, (rows, 2).
+            weights: (some, rows + 1); the last is that of the row more.
+            loss: of the row more, a scalar.
+            place: the row whose confidence it has, (some,).
+        """
+        distinct, group = (-rows[:, 0]).unique(return_inverse=True)  # type: ignore[no-untyped-call]
+        return weighted_area(weights, torch.cat([rows[:, 1], loss[None]]), group, group[place], len(distinct))
+
+    def _weighted_areas(
+        self, rows: list[Tensor], num_replicates: int, generator: torch.Generator
+    ) -> list[tuple[Tensor, Tensor]]:
+        """For each prediction of the same rows: the areas with a row more of the least and of the largest loss."""
+        num_rows = len(rows[0])
+        some = max(1, _CHUNK_NUMBERS // num_rows)
+        parts: list[list[tuple[Tensor, Tensor]]] = [[] for _ in rows]
+        for start in range(0, num_replicates, some):
+            size = min(some, num_replicates - start)
+            weights = dirichlet_weights(num_rows + 1, size, generator)
+            for of_one, found in zip(rows, parts, strict=True):
+                place = torch.randint(num_rows, (size,), generator=generator, device=generator.device)
+                least, most = _range_of_losses(of_one[:, 1])
+                found.append(
+                    (self.weighted(of_one, weights, least, place), self.weighted(of_one, weights, most, place))
+                )
+        return [(torch.cat([low for low, _ in found]), torch.cat([high for _, high in found])) for found in parts]
 
 
 @dataclass(frozen=True)
@@ -98,29 +173,22 @@ class EAURC(AURC):
 
     def curve(self, rows: Tensor) -> Callable[[Tensor], Tensor]:
         """The area less that of the rows sorted by their losses."""
-        area, best = _area_of(-rows[:, 0], rows[:, 1]), _area_of(rows[:, 1], rows[:, 1])
+        area, best = area_of(-rows[:, 0], rows[:, 1]), area_of(rows[:, 1], rows[:, 1])
         return lambda index: (area(index) - best(index)).clamp(min=0)
 
+    def weighted(self, rows: Tensor, weights: Tensor, loss: Tensor, place: Tensor) -> Tensor:
+        """The area of weighted rows and one more, less that of their best order."""
+        losses = torch.cat([rows[:, 1], loss[None]])
+        distinct, group = losses.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+        last = group[-1].expand(len(weights))
+        best = weighted_area(weights, losses, group[:-1], last, len(distinct))
+        return (super().weighted(rows, weights, loss, place) - best).clamp(min=0)
 
-def _area_of(order: Tensor, losses: Tensor) -> Callable[[Tensor], Tensor]:
-    """The area, of any choice of rows, when they are sorted by `order`, smallest first."""
-    distinct, group = order.unique(return_inverse=True)  # type: ignore[no-untyped-call]
-    num_groups, num_rows = len(distinct), len(order)
-    steps = torch.arange(1, num_rows + 1, dtype=torch.float64, device=order.device)
-    harmonic = torch.cat([steps.new_zeros(1), steps.reciprocal().cumsum(0)])
 
-    def area(index: Tensor) -> Tensor:
-        some = len(index)
-        where = (group[index] + torch.arange(some, device=index.device).unsqueeze(1) * num_groups).flatten()
-        counts = torch.bincount(where, minlength=some * num_groups).view(some, num_groups)
-        sums = torch.bincount(where, weights=losses[index].flatten(), minlength=some * num_groups).view(some, -1)
-        after = counts.cumsum(-1)
-        before = after - counts
-        earlier = sums.cumsum(-1) - sums
-        excess = earlier - before * (sums / counts.clamp(min=1))
-        return (sums + excess * (harmonic[after] - harmonic[before])).sum(-1) / num_rows
-
-    return area
+def _range_of_losses(losses: Tensor) -> tuple[Tensor, Tensor]:
+    """The least and the largest loss: 0 and 1 where all are 0 or 1, else those seen."""
+    low, high = losses.aminmax()
+    return (torch.zeros_like(low), torch.ones_like(high)) if are_shares(losses) else (low, high)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +204,12 @@ class RiskCoverage:
     threshold: Tensor
     coverage: Tensor
     risk: Tensor
+
+    def __repr__(self) -> str:
+        return (
+            f"RiskCoverage({len(self.risk)} thresholds; risk {float(self.risk[0]):.4g} at coverage "
+            f"{float(self.coverage[0]):.4g}, {float(self.risk[-1]):.4g} at 1)"
+        )
 
 
 def risk_coverage(

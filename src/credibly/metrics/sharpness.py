@@ -23,9 +23,10 @@ from credibly.core.checks import check_count
 from credibly.core.errors import NotFiniteError, ShapeError
 from credibly.core.typing import ArrayLike
 from credibly.distributions import functions
-from credibly.distributions.targets import match_targets
-from credibly.metrics.base import MeanMetric, State
+from credibly.distributions.targets import check_rows, match_targets
+from credibly.metrics.base import State
 from credibly.metrics.gap_metric import GapMetric
+from credibly.metrics.row_metrics import MeanMetric
 
 __all__ = ["ENCE", "ErrorSpread", "Sharpness", "error_spread", "sharpness"]
 
@@ -46,6 +47,7 @@ def sharpness(predicted: Distribution) -> Tensor:
 
 
 def _variance(predicted: Distribution) -> Tensor:
+    check_rows(predicted)
     variance = functions.variance(predicted).double()
     num_bad = int((variance.isnan() | (variance < 0)).sum())
     if num_bad:
@@ -55,7 +57,7 @@ def _variance(predicted: Distribution) -> Tensor:
 
 @dataclass(frozen=True)
 class Sharpness(MeanMetric):
-    """The mean standard deviation of the predictions, as a recipe. Targets are only checked."""
+    """The mean standard deviation of the predictions, as a recipe. It takes targets, and only checks them."""
 
     def rows(self, predicted: Distribution, targets: ArrayLike) -> Tensor:
         """The mean standard deviation of each row's outputs."""

@@ -14,6 +14,9 @@ calibration error:
 
 The band at each point is the percentile interval of curves of rows drawn with replacement, at the same bandwidth. It
 holds for that point by itself, and says nothing where all rows nearby came out alike: there it has no width.
+
+The curve ends two bandwidths beyond the outermost forecasts, and breaks off in gaps wider than four: however many
+forecasts there are, what the kernel's tail says farther away is not what was observed.
 """
 
 import math
@@ -35,12 +38,13 @@ __all__ = ["SmoothCurve", "smooth_curve"]
 _STEPS = 2**8, 2**11  # fewest and most steps between the points of a curve
 _STEPS_PER_BANDWIDTH = 4
 _CHUNK_NUMBERS = 2**20
-_FEWEST = math.exp(-2.0)  # the kernel of one forecast, two bandwidths away, in units of its height
+_REACH = 2.0  # bandwidths to the nearest forecast
+_FEWEST = math.exp(-(_REACH**2) / 2)  # the kernel of one forecast so far away, in units of its height
 
 
 @dataclass(frozen=True, eq=False)
 class SmoothCurve:
-    """The curve at equally spaced confidences. It is NaN farther than two bandwidths from every forecast, about.
+    """The curve at equally spaced confidences. It is NaN farther than two bandwidths from every forecast.
 
     Attributes:
         confidence: from 0 to 1, (num_points,), float64.
@@ -63,6 +67,12 @@ class SmoothCurve:
     bandwidth: Tensor
     coverage: float
     num_forecasts: int
+
+    def __repr__(self) -> str:
+        return (
+            f"SmoothCurve({self.num_forecasts} forecasts at {len(self.confidence)} points, "
+            f"smooth calibration error {float(self.error):.4g}, bandwidth {float(self.bandwidth):.3g})"
+        )
 
 
 def smooth_curve(
@@ -103,7 +113,7 @@ def smooth_curve(
     generator = Stream(base_seed(seed), "bootstrap", error.device).generator()
     ratios = _resampled(confidence, hits, steps, bandwidth, num_replicates, generator)
     ends = torch.nanquantile(ratios, ratios.new_tensor([(1 - coverage) / 2, (1 + coverage) / 2]), dim=0)
-    known = density * _height(bandwidth) >= _FEWEST
+    known = _nearest(points, confidence) <= _REACH * bandwidth
     curve, lower, upper = (
         torch.where(known, points + ratio, math.nan).clamp(0, 1)
         for ratio in (residuals / density, *torch.where(ends.isnan(), residuals / density, ends))
@@ -111,6 +121,14 @@ def smooth_curve(
     return SmoothCurve(
         points, curve, lower, upper, density.clamp(min=0) / len(hits), error, bandwidth, coverage, len(hits)
     )
+
+
+def _nearest(points: Tensor, confidence: Tensor) -> Tensor:
+    """The distance of each point to the nearest forecast."""
+    ordered = confidence.sort().values
+    right = torch.searchsorted(ordered, points)
+    sides = (ordered[(right - 1).clamp(min=0)], ordered[right.clamp(max=len(ordered) - 1)])
+    return torch.minimum(*((points - side).abs() for side in sides))
 
 
 def _height(bandwidth: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ from torch.distributions import Distribution
 from credibly.core.checks import check_finite
 from credibly.core.errors import NotSupportedError, ShapeError
 from credibly.core.typing import ArrayLike
+from credibly.distributions.operations import check_distribution
 from credibly.metrics.base import Estimate, Metric, State
 from credibly.metrics.bin_resampling import resampled_counts
 from credibly.metrics.calibration_error import natural_forecasts
@@ -71,6 +72,7 @@ class SmoothECE(Metric):
         Raises:
             NotSupportedError: several labels a row, which are not independent.
         """
+        check_distribution(predicted)
         if predicted.event_shape.numel() > 1:
             raise NotSupportedError(
                 "the interval of SmoothECE takes forecasts to be independent, which several labels of one row are not; "

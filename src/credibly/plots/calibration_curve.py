@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from credibly.metrics.regression_calibration import CalibrationCurve
-from credibly.plots.columns import Numbers, column
+from credibly.plots.columns import Numbers, check_table, column
 from credibly.plots.series import named, series_color, series_line
 from credibly.plots.style import INK, axes_of, quiet
 from credibly.plots.words import dress, note
@@ -45,6 +45,7 @@ def calibration_curve(
     Raises:
         ShapeError: a table without levels, or no table.
         NotFiniteError: a table with NaN.
+        TypeError: another object than such a table.
     """
     curves = named("tables", tables, "observed")
     columns = {name: _columns(table, simultaneous) for name, table in curves.items()}
@@ -84,6 +85,7 @@ def calibration_curve(
 
 def _columns(table: CalibrationCurve, simultaneous: bool) -> Numbers:
     """Levels, observed fractions, lower and upper ends, (4, levels)."""
+    check_table("tables", table, CalibrationCurve, "metrics.one_sided_calibration_curve or central_calibration_curve")
     low, high = table.simultaneous() if simultaneous else (table.lower, table.upper)
     parts = {"levels": table.levels, "observed": table.observed, "lower": low, "upper": high}
     return np.stack([column(name, part) for name, part in parts.items()])

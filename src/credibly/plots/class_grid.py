@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 
 from credibly.core.errors import ShapeError
 from credibly.metrics.bins import BinTable
+from credibly.plots.columns import check_table
 from credibly.plots.reliability import reliability_diagram
 
 __all__ = ["class_reliability_grid"]
@@ -47,6 +48,7 @@ def class_reliability_grid(
     Raises:
         ShapeError: a table of one class without a leading axis, or without classes or forecasts; other numbers of names
             or Axes.
+        TypeError: another object than such a table.
     """
     tables = _by_class(table)
     labels = [f"class {index}" for index in range(len(tables))] if names is None else [str(name) for name in names]
@@ -70,6 +72,7 @@ def class_reliability_grid(
 
 
 def _by_class(table: BinTable) -> list[BinTable]:
+    check_table("table", table, BinTable, "metrics.classwise_bins")
     columns = (table.edges, table.counts, table.confidence, table.frequency)
     if any(part.dim() != 2 for part in columns) or not len(table.counts):
         raise ShapeError(

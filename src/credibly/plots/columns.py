@@ -9,9 +9,15 @@ from credibly.core.checks import as_tensor, check_finite
 from credibly.core.errors import ShapeError
 from credibly.core.typing import ArrayLike
 
-__all__ = ["Numbers", "column", "table_of_draws"]
+__all__ = ["Numbers", "check_table", "column", "table_of_draws"]
 
 Numbers = npt.NDArray[np.float64]
+
+
+def check_table(name: str, table: object, kind: type, source: str) -> None:
+    """Raise a TypeError unless the table is what `source` gives: a picture is not drawn from predictions."""
+    if not isinstance(table, kind):
+        raise TypeError(f"`{name}` must be a {kind.__name__}, from {source}; got {type(table).__name__}")
 
 
 def column(name: str, values: ArrayLike, *, finite: bool = True) -> Numbers:

@@ -5,7 +5,7 @@ Pearson, 1934), and so are the ranges of what would be seen if the claim were tr
 follow its Beta-binomial law ("Conditional Validity of Inductive Conformal Predictors", Vovk, 2012).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from credibly.core.errors import ShapeError
 from credibly.metrics.conditional_coverage import GroupCoverage
 from credibly.metrics.coverage_report import CoverageReport
-from credibly.plots.columns import Numbers, column
+from credibly.plots.columns import Numbers, check_table, column
 from credibly.plots.style import ALARM, DATA, INK, PALE, axes_of, quiet
 from credibly.plots.words import dress
 
@@ -40,10 +40,15 @@ def coverage_against_nominal(
         ShapeError: there are no reports.
         NotFiniteError: a report with NaN.
         ValueError: reports of different confidence.
+        TypeError: another object than such a table.
     """
+    if not isinstance(reports, Iterable):
+        check_table("reports", reports, CoverageReport, "metrics.coverage_report")
     all_reports = [reports] if isinstance(reports, CoverageReport) else list(reports)
     if not all_reports:
         raise ShapeError("`reports` must hold at least one report; got none")
+    for report in all_reports:
+        check_table("reports", report, CoverageReport, "metrics.coverage_report")
     confidences = {report.confidence for report in all_reports}
     if len(confidences) > 1:
         raise ValueError(f"`reports` must share one confidence; got {sorted(confidences)}")
@@ -102,7 +107,9 @@ def coverage_by_group(
     Raises:
         ShapeError: a table without groups; another number of names.
         NotFiniteError: a group without rows.
+        TypeError: another object than such a table.
     """
+    check_table("table", table, GroupCoverage, "metrics.class_coverage or metrics.group_coverage")
     observed, counts = column("observed", table.observed), column("counts", table.counts)
     low, high = (column("interval", end) for end in table.interval(simultaneous=simultaneous))
     labels = [str(int(group)) for group in table.groups] if names is None else [str(name) for name in names]

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from credibly.metrics.regression_calibration import PITHistogram
-from credibly.plots.columns import column
+from credibly.plots.columns import check_table, column
 from credibly.plots.style import DATA, INK, PALE, axes_of, quiet, shared_top
 from credibly.plots.words import dress, write
 
@@ -34,7 +34,9 @@ def pit_histogram(
     Raises:
         ShapeError: a table without bins.
         ValueError: a table that counts nothing.
+        TypeError: another object than such a table.
     """
+    check_table("table", table, PITHistogram, "metrics.pit_histogram")
     edges, counts = column("edges", table.edges), column("counts", table.counts)
     if not counts.sum() > 0:
         raise ValueError("`table` counts no values: there is nothing to draw")

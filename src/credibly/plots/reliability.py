@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from credibly.core.errors import ShapeError
 from credibly.metrics.bins import BinTable
 from credibly.plots.bands import consistency_band
+from credibly.plots.columns import check_table
 from credibly.plots.style import ALARM, DATA, INK, PALE, axes_of, quiet
 from credibly.plots.words import STRIP, dress, write
 
@@ -44,7 +45,9 @@ def reliability_diagram(
 
     Raises:
         ShapeError: a table of several classes, or without forecasts.
+        TypeError: another object than such a table.
     """
+    check_table("table", table, BinTable, "metrics.top_label_bins or metrics.event_bins")
     if table.counts.dim() != 1:
         raise ShapeError(
             f"`table` must be of one class, (num_bins,); got counts of shape {tuple(table.counts.shape)}; "

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 
 from credibly.core.errors import ShapeError
 from credibly.metrics.selective import RiskCoverage
-from credibly.plots.columns import Numbers, column
+from credibly.plots.columns import Numbers, check_table, column
 from credibly.plots.series import named, series_color, series_line
 from credibly.plots.style import INK, axes_of, quiet, shared_top
 from credibly.plots.words import dress
@@ -52,6 +52,7 @@ def risk_coverage(
         ShapeError: a table without rows, or no table.
         NotFiniteError: a table with NaN.
         ValueError: the best order of losses that are not in [0, 1]; areas of other names than the tables.
+        TypeError: another object than such a table.
     """
     curves = named("tables", tables, "observed")
     keys = _keys(list(curves), areas)
@@ -84,6 +85,7 @@ def _keys(names: list[str], areas: float | Mapping[str, float] | None) -> dict[s
 
 
 def _columns(table: RiskCoverage) -> tuple[Numbers, Numbers]:
+    check_table("tables", table, RiskCoverage, "metrics.risk_coverage")
     coverage, risk = column("coverage", table.coverage), column("risk", table.risk)
     if len(risk) != len(coverage):
         raise ShapeError(f"a table must have as many risks as coverages; got {len(risk)} and {len(coverage)}")

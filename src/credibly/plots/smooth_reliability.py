@@ -4,14 +4,17 @@
 """
 
 import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
 
 from credibly.metrics.smooth_curve import SmoothCurve
-from credibly.plots.columns import Numbers, column
+from credibly.plots.columns import Numbers, check_table, column
 from credibly.plots.style import ALARM, DATA, INK, axes_of, quiet
 from credibly.plots.words import STRIP, dress, note
 
 __all__ = ["smooth_reliability"]
+
+_SHORT = 0.02  # of the axis
 
 
 def smooth_reliability(
@@ -26,7 +29,8 @@ def smooth_reliability(
     """Draw the smoothed observed frequency against the confidence.
 
     The red area between curve and diagonal, weighted by the density of the confidences in the strip on top, is the
-    smooth calibration error in the corner. Nothing is drawn where there are no forecasts nearby.
+    smooth calibration error in the corner. Nothing is drawn where there are no forecasts nearby; a piece too short to
+    be seen is a dot.
 
     Args:
         table: from `metrics.smooth_curve`, which sets the coverage of the band.
@@ -39,7 +43,9 @@ def smooth_reliability(
     Raises:
         ShapeError: a table without points.
         NotFiniteError: a density that is NaN.
+        TypeError: another object than such a table.
     """
+    check_table("table", table, SmoothCurve, "metrics.smooth_curve")
     confidence, heights = column("confidence", table.confidence), column("density", table.density)
     curve, low, high = (column("curve", part, finite=False) for part in (table.frequency, table.lower, table.upper))
     ax = axes_of(ax, width=4.2, height=5.6)
@@ -49,6 +55,9 @@ def smooth_reliability(
         ax.fill_between(confidence, low, high, color=DATA, alpha=0.25, linewidth=0, zorder=1, label=name)
     ax.fill_between(confidence, confidence, curve, color=ALARM, alpha=0.28, linewidth=0, zorder=3, label="gap")
     ax.plot(confidence, curve, color=DATA, linewidth=1.8, zorder=4, label="observed", clip_on=False)
+    spots = _spots(confidence, curve)
+    if len(spots):
+        ax.plot(confidence[spots], curve[spots], "o", color=DATA, markersize=5, zorder=4, clip_on=False)
     ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="observed frequency")
     ax.set_box_aspect(1)
     quiet(ax)
@@ -60,6 +69,14 @@ def smooth_reliability(
         _strip(ax, confidence, heights)
     dress(ax, title=title, legend=legend, strip=density)
     return ax
+
+
+def _spots(confidence: Numbers, curve: Numbers) -> npt.NDArray[np.int64]:
+    """The middle points of pieces of the curve too short to be seen, as forecasts of exactly 0 and 1 leave."""
+    known = np.concatenate([[False], ~np.isnan(curve), [False]])
+    starts, ends = (np.flatnonzero(np.diff(known.astype(np.int8)) == step) for step in (1, -1))
+    short = confidence[ends - 1] - confidence[starts] < _SHORT
+    return (starts[short] + ends[short] - 1) // 2
 
 
 def _strip(ax: Axes, confidence: Numbers, heights: Numbers) -> None:
