@@ -65,6 +65,7 @@ def class_reliability_grid(
         for strip in ax.child_axes:
             strip.set_ylim(0.5, 3.0 * max(most, 10))
             strip.set_ylabel("")
+            strip.set_yticks(strip.get_yticks()[-1:], labels=[strip.get_yticklabels()[-1].get_text()])
     _label_outer(cells)
     if own:
         _frame(cells, title, legend)

@@ -12,6 +12,8 @@ from credibly.plots.words import keys_below, wrapped
 
 __all__ = ["prediction_intervals"]
 
+_MOST_ROWS = 300  # more run into each other
+
 
 def prediction_intervals(
     lower: ArrayLike,
@@ -27,8 +29,9 @@ def prediction_intervals(
 ) -> Axes:
     """Draw each row's closed interval and its target.
 
-    The line on top names the share of targets inside, with the count, and the mean width. An infinite end reaches the
-    edge of the picture; an empty interval (NaN or crossed ends) is not drawn, and a miss.
+    The line on top names the share of targets inside, with the count, and the mean width. Of more than 300 rows so many
+    are drawn, evenly spaced in order, and the label below says so; the line on top is about all. An infinite end
+    reaches the edge of the picture; an empty interval (NaN or crossed ends) is not drawn, and a miss.
 
     Args:
         lower: lower ends, (rows,).
@@ -55,17 +58,21 @@ def prediction_intervals(
     check_finite("targets", as_tensor(targets))
     empty = ~(low <= high) | np.isposinf(low) | np.isneginf(high)
     low, high = np.where(empty, np.nan, low), np.where(empty, np.nan, high)
-    order = np.argsort(_middles(low, high) if marks is None else marks, kind="stable")
-    low, high, values = low[order], high[order], values[order]
-    ax = axes_of(ax, width=7.5, height=4.2)
     hit = (low <= values) & (values <= high)
+    summary = _summary(low, high, hit)
+    order = np.argsort(_middles(low, high) if marks is None else marks, kind="stable")
+    if len(order) > _MOST_ROWS:
+        xlabel = f"{xlabel} ({_MOST_ROWS} of {len(order):,}, evenly spaced)"
+        order = order[np.linspace(0, len(order) - 1, _MOST_ROWS).round().astype(int)]
+    low, high, values, hit = low[order], high[order], values[order], hit[order]
+    ax = axes_of(ax, width=7.5, height=4.2)
     _draw(ax, low, high, values, hit)
     if marks is not None:
         rows = np.arange(len(values))
         ax.plot(rows, marks[order], color=INK, linewidth=1.1, zorder=3, label="prediction")
     ax.set(xlabel=xlabel, ylabel=ylabel, xlim=(-1, len(values)))
     quiet(ax)
-    ax.text(0, 1.02, _summary(low, high, hit), transform=ax.transAxes, fontsize="small", color=INK)
+    ax.text(0, 1.02, summary, transform=ax.transAxes, fontsize="small", color=INK)
     if title:
         ax.set_title(wrapped(ax, title), loc="left", pad=19)
     if legend:

@@ -18,6 +18,8 @@ from credibly.plots.words import STRIP, dress, write
 
 __all__ = ["reliability_diagram"]
 
+_MANY = 20  # forecasts of a bin that are drawn at full width
+
 
 def reliability_diagram(
     table: BinTable,
@@ -61,11 +63,13 @@ def reliability_diagram(
     lowest = frequency
     drawn: list[Artist] = [*ax.plot([0, 1], [0, 1], color=INK, linewidth=0.9, linestyle=(0, (5, 3)), zorder=1)]
     drawn += _points(ax, confidence, frequency, (table.counts / table.counts.sum()).cpu().numpy()[some])
+    weight = np.minimum(table.counts.cpu().numpy()[some] / _MANY, 1.0)
+    drawn[-1].set_linewidth(0.5 + 1.1 * weight)  # type: ignore[attr-defined]
     if band is not None:
         low, high = (ends[some] for ends in consistency_band(table, band))
         lowest = np.minimum(low, frequency)
         name = f"{100 * band:g} % if calibrated"
-        drawn.append(ax.vlines(confidence, low, high, color=PALE, linewidth=5, zorder=2, label=name))
+        drawn.append(ax.vlines(confidence, low, high, color=PALE, linewidth=1.5 + 3.5 * weight, zorder=2, label=name))
     for artist in drawn:
         artist.set_clip_on(False)  # points at 0 and 1 are drawn whole
     ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="observed frequency")

@@ -30,8 +30,8 @@ def score_histograms(
 ) -> Axes:
     """Draw the histograms of both kinds of rows on the same bins, each as shares of its own rows, with their AUROC.
 
-    The bins span the central 99.8 % of the finite scores of either kind; the first and the last hold what lies beyond,
-    infinite scores too.
+    The bins span the central 99.8 % of the finite scores of either kind, as far as they lie within five interquartile
+    ranges of the quartiles; the first and the last hold what lies beyond, infinite scores too.
 
     Args:
         scores_in: of rows from the training distribution, (rows,); large is unfamiliar.
@@ -70,10 +70,17 @@ def score_histograms(
 def _edges(inside: Numbers, outside: Numbers, num_bins: int) -> Numbers:
     """Equal bins over most of the finite scores."""
     finite = [values[np.isfinite(values)] for values in (inside, outside)]
-    ends = [np.quantile(values, [0.001, 0.999]) for values in finite if len(values)]
+    ends = [_span(values) for values in finite if len(values)]
     if not ends:
         raise NotFiniteError("at least one of `scores_in` and `scores_out` must be finite to draw a histogram")
     low, high = float(np.min(ends)), float(np.max(ends))
     if low == high:
         low, high = low - 0.5, high + 0.5
     return np.linspace(low, high, num_bins + 1)
+
+
+def _span(values: Numbers) -> Numbers:
+    """Where most of the scores lie: one stray among a few hundred does not stretch the picture."""
+    lowest, first, third, highest = np.quantile(values, [0.001, 0.25, 0.75, 0.999])
+    reach = 5 * (third - first) if third > first else np.inf
+    return np.array([max(lowest, first - reach), min(highest, third + reach)])

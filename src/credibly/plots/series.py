@@ -12,7 +12,7 @@ __all__ = ["named", "series_color", "series_line"]
 T = TypeVar("T")
 
 _BLUE, _, _GREEN, _RED, _PURPLE, *_ = sns.color_palette("colorblind")
-_COLORS = (_BLUE, _RED, _GREEN, _PURPLE)  # the others are too pale for a line on white
+_COLORS = (_BLUE, _RED, _GREEN, _PURPLE, (0.15, 0.15, 0.15))  # the others are too pale for a line on white
 _LINES = ("-", (0, (6, 1.5)), (0, (3, 1, 1, 1)))
 
 
@@ -29,7 +29,7 @@ def named(argument: str, tables: T | Mapping[str, T], name: str) -> dict[str, T]
 
 
 def series_color(index: int) -> tuple[float, float, float]:
-    """A colour; they repeat after four."""
+    """A colour; they repeat after five."""
     red, green, blue = _COLORS[index % len(_COLORS)]
     return float(red), float(green), float(blue)
 

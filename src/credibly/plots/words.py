@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from matplotlib.axes import Axes
 from matplotlib.font_manager import FontProperties
+from matplotlib.patheffects import withStroke
 from matplotlib.transforms import ScaledTranslation
 
 from credibly.plots.columns import Numbers
@@ -138,7 +139,10 @@ def note(ax: Axes, text: str, x: Numbers, y: Numbers) -> None:
 
 
 def write(ax: Axes, text: str, x: float, y: float, ha: str, va: str, *, weight: str = "bold") -> None:
-    """A word at shares of the width and the height of the Axes, smaller in small ones."""
+    """A word at shares of the width and the height of the Axes, smaller in small ones, legible over what lies there."""
     small = min(_size(ax)) < _SMALL or weight != "bold"
     size = "small" if small else "medium"
-    ax.text(x, y, text, transform=ax.transAxes, ha=ha, va=va, weight=weight, fontsize=size, color=INK, zorder=5)
+    written = ax.text(
+        x, y, text, transform=ax.transAxes, ha=ha, va=va, weight=weight, fontsize=size, color=INK, zorder=5
+    )
+    written.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
