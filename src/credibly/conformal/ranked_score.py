@@ -21,7 +21,7 @@ from credibly.distributions.class_rows import class_mass_blocks
 __all__ = ["RankedScore", "least_probability", "on_grid"]
 
 
-_BLOCK = 2**21  # probabilities at a time: enough that threads which sort are not disturbed by those that just added up
+_BLOCK = 2**22  # probabilities at a time: threads that sort are held up by those that have just added up, once a block
 
 
 class RankedScore(ClassScore):
