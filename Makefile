@@ -47,8 +47,10 @@ $(VENV)/.installed-docs: pyproject.toml constraints.txt $(VENV)/.created
 	$(BIN)/python $(INSTALL) --editable '.[docs,examples]'
 	@touch $@
 
-$(BENCH)/.installed: pyproject.toml constraints.txt benchmarks/requirements.txt $(BENCH)/.created
+$(BENCH)/.installed: pyproject.toml constraints.txt benchmarks/requirements.txt benchmarks/requirements-no-deps.txt \
+		$(BENCH)/.created
 	$(BENCH_BIN)/python $(INSTALL) --requirement benchmarks/requirements.txt --editable .
+	$(BENCH_BIN)/python $(INSTALL) --no-deps --requirement benchmarks/requirements-no-deps.txt
 	@touch $@
 
 install-demo: $(VENV)/.installed-demo

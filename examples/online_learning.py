@@ -137,8 +137,8 @@ for name, scores in results.items():
     print(f"{name:<42}{scores.mean():6.3f}{loss.mean():13.3f} +- {error:.3f}")
 
 # %%
-# For the line nothing is lost in the digits shown. The network that goes on from Gaussians loses a little against one that
-# keeps all days, and far less than one that forgets. On so few days the line does about as well as either.
+# For the line nothing is lost in the digits shown. The network that goes on from Gaussians loses a little against one
+# that keeps all days, and far less than one that forgets. On so few days the line does about as well as either.
 
 # %%
 # Picture

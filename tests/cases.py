@@ -1,10 +1,14 @@
 """Named constructors of everything that has a contract: a new method adds its row here and is tested by it."""
 
+import importlib
+import math
+
 import torch
 from torch import nn
 
 from credibly import calibration, conformal, inference, likelihoods, metrics, priors
 from credibly.calibration import TemperatureScaling
+from credibly.training import SWA
 
 DEVICE = torch.device("cpu")
 """Where the tests run: set by `pytest --device`."""
@@ -54,7 +58,33 @@ LIKELIHOODS = {
     "mixture_density_vector": lambda: likelihoods.MixtureDensity(2, 2),
     "censored_weibull": lambda: likelihoods.Censored(likelihoods.Weibull()),
     "censored_gaussian": lambda: likelihoods.Censored(likelihoods.Gaussian()),
+    "gaussian_elements": lambda: likelihoods.PerElement(likelihoods.Gaussian()),
+    "categorical_elements": lambda: likelihoods.PerElement(likelihoods.Categorical(4), num_axes=2, axis=1),
+    "poisson_elements": lambda: likelihoods.PerElement(likelihoods.Poisson(), axis=None),
 }
+"""They read outputs of `outputs_shape`, and have a density."""
+
+HEADS = {
+    "quantile_head": lambda: likelihoods.QuantileHead([0.1, 0.5, 0.9]),
+}
+"""Training heads, `has_density = False`: they take a likelihood's place, and refuse by name what needs a density."""
+
+
+def outputs_shape(likelihood):
+    """The shape of one row of outputs: (num_outputs,), and where elements have axes, these are 3, or 2 by 3."""
+    elements = (2, 3)[2 - likelihood.elements()[1] :]
+    axis = getattr(likelihood, "axis", -1)  # of PerElement, where an element's outputs lie
+    if axis is None:
+        return elements
+    after = len(elements) + 1 + axis
+    return (*elements[:after], likelihood.num_outputs, *elements[after:])
+
+
+def linear(num_inputs, likelihood, *, bias=True):
+    """A linear network, `[0]` of the sequence, that gives the outputs of a likelihood."""
+    shape = outputs_shape(likelihood)
+    return nn.Sequential(nn.Linear(num_inputs, math.prod(shape), bias=bias), nn.Unflatten(1, shape))
+
 
 PRIORS = {
     "normal": lambda: priors.Normal(0.7),
@@ -67,15 +97,62 @@ PRIORS = {
     "by_name": lambda: priors.ByName({"*.bias": priors.Flat(), "net.0.*": priors.Laplace(), "*": priors.Normal(0.5)}),
 }
 
+
+def guide_of_draws(program):
+    """One of Pyro's that is not known to be a Gaussian, so that its draws are kept. Pyro loads where it is used."""
+    autoguide = importlib.import_module("pyro.infer.autoguide")
+    guide = autoguide.AutoGuideList(program)
+    guide.append(autoguide.AutoNormal(program))
+    return guide
+
+
 METHODS = {
     "mle": lambda: inference.MLE(num_epochs=2, batch_size=8),
     "map": lambda: inference.MAP(num_epochs=2, batch_size=8),
+    "map_of_swa": lambda: inference.MAP(num_epochs=4, batch_size=8, average=SWA(start=0.5)),
     "mc_dropout": lambda: inference.MCDropout(train=inference.MAP(num_epochs=2, batch_size=8)),
     "mc_dropout_of_current": lambda: inference.MCDropout(),
     "ensemble": lambda: inference.Ensemble(of=inference.MAP(num_epochs=2, batch_size=8), num_members=4),
+    "swag": lambda: inference.SWAG(train=inference.MAP(num_epochs=2, batch_size=8), num_epochs=3, batch_size=8),
+    "ensemble_of_swag": lambda: inference.Ensemble(
+        of=inference.SWAG(train=inference.MAP(num_epochs=2, batch_size=8), num_epochs=3, batch_size=8, rank=2),
+        num_members=2,
+    ),
+    "ivon": lambda: inference.IVON(num_epochs=2, batch_size=8, hess_init=10.0),
     "ensemble_of_mc_dropout": lambda: inference.Ensemble(
         of=inference.MCDropout(train=inference.MLE(num_epochs=2, batch_size=8)), num_members=2
     ),
+    "mean_field": lambda: inference.MeanField(num_epochs=2, batch_size=8),
+    "mean_field_flipout": lambda: inference.MeanField(estimator=inference.Flipout(), num_epochs=2, batch_size=8),
+    "mean_field_weight_draw": lambda: inference.MeanField(estimator=inference.WeightDraw(), num_epochs=2, batch_size=8),
+    "mean_field_last_layer": lambda: inference.MeanField(subset=inference.LastLayer(), num_epochs=2, batch_size=8),
+    "ensemble_of_mean_field": lambda: inference.Ensemble(
+        of=inference.MeanField(num_epochs=2, batch_size=8), num_members=2
+    ),
+    "low_rank_gaussian": lambda: inference.LowRankGaussian(2, num_epochs=2, batch_size=8),
+    "full_gaussian": lambda: inference.FullGaussian(num_epochs=2, batch_size=8),
+    "laplace_kronecker": lambda: inference.Laplace(
+        structure=inference.Kronecker(diagonal_for_others=True), train=inference.MAP(num_epochs=2, batch_size=8)
+    ),
+    "laplace_diagonal": lambda: inference.Laplace(
+        structure=inference.Diagonal(), train=inference.MAP(num_epochs=2, batch_size=8), probit=False
+    ),
+    "laplace_dense": lambda: inference.Laplace(
+        structure=inference.Dense(), train=inference.MAP(num_epochs=2, batch_size=8), linearized=False
+    ),
+    "laplace_last_layer": lambda: inference.Laplace(
+        structure=inference.Dense(), subset=inference.LastLayer(), train=inference.MAP(num_epochs=2, batch_size=8)
+    ),
+    "laplace_low_rank": lambda: inference.Laplace(
+        structure=inference.LowRank(5), train=inference.MAP(num_epochs=2, batch_size=8)
+    ),
+    "ensemble_of_laplace": lambda: inference.Ensemble(
+        of=inference.Laplace(structure=inference.Diagonal(), train=inference.MAP(num_epochs=2, batch_size=8)),
+        num_members=2,
+    ),
+    "concrete_dropout": lambda: inference.ConcreteDropout(before_linear=True, num_epochs=2, batch_size=8),
+    "pyro_guide": lambda: inference.PyroGuide(num_epochs=2, batch_size=8),
+    "pyro_guide_of_draws": lambda: inference.PyroGuide(guide=guide_of_draws, num_draws=4, num_epochs=2, batch_size=8),
 }
 
 RECALIBRATORS = {
@@ -172,5 +249,12 @@ METRICS = {
     "interval_score": ("reals", lambda: metrics.IntervalScore(coverage=0.8)),
     "weighted_interval_score": ("reals", lambda: metrics.WeightedIntervalScore()),
     "energy_score": ("draws", lambda: metrics.EnergyScore()),
+    "coverage": ("reals", lambda: metrics.Coverage(0.8)),
+    "width": ("reals", lambda: metrics.Width(0.8)),
+    "sharpness": ("reals", lambda: metrics.Sharpness()),
+    "ence": ("reals", lambda: metrics.ENCE(num_bins=5)),
+    "miscalibration_area": ("reals", lambda: metrics.MiscalibrationArea()),
+    "miscalibration_area_of_central_intervals": ("reals", lambda: metrics.MiscalibrationArea(central=True)),
+    "regression_calibration_error": ("reals", lambda: metrics.RegressionCalibrationError()),
 }
 """The kind of data that a metric reads, and its recipe."""

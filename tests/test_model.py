@@ -12,7 +12,7 @@ from scipy import stats
 from torch import nn
 from torch.func import vmap
 
-from cases import LIKELIHOODS, NETWORKS
+from cases import LIKELIHOODS, NETWORKS, linear
 from credibly.core.data import Data, as_source
 from credibly.core.errors import NotFiniteError, NotSupportedError, ShapeError, SupportError
 from credibly.core.params import buffers_of, stack, trainable_params
@@ -70,7 +70,7 @@ def test_a_linear_gaussian_model_by_hand(dtype):
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_every_likelihood_gives_rows_of_finite_densities_and_gradients(name, dtype):
     likelihood = LIKELIHOODS[name]()
-    net = nn.Linear(3, likelihood.num_outputs)
+    net = linear(3, likelihood)
     model = Model(net, likelihood).to(dtype)
     x = rows(6, 3, dtype=dtype)
     y = model(x).sample()
@@ -378,11 +378,12 @@ def test_a_fixed_scale_and_every_prediction_are_in_the_targets_units(column, dty
 @pytest.mark.parametrize("shared", [False, True])
 def test_densities_change_by_the_change_of_variables(name, shared):
     likelihood = LIKELIHOODS[name]()
-    net = nn.Linear(2, likelihood.num_outputs)
+    net = linear(2, likelihood)
     x = rows(30, 2)
     event = Model(net, likelihood)(x).event_shape
     y = 5 + 3 * rows(30, *event, seed=1) * torch.arange(1, event.numel() + 1).reshape(event)
-    recipe = Standardize(axes=(0, 1)) if shared and event else Standardize()
+    together = event and (shared or likelihood.elements()[1])  # elements have one scale
+    recipe = Standardize(axes=(0, 1)) if together else Standardize()
     model = fit_transforms(Model(net, likelihood, targets=recipe), x, y)
     density = model.log_likelihood({}, {}, (x, y))
     torch.testing.assert_close(density, log_prob(model(x), y), rtol=1e-4, atol=1e-4)

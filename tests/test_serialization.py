@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributions import Independent, Normal
 
 import credibly
-from cases import LIKELIHOODS, METHODS, PRIORS, RECALIBRATORS, SCORES
+from cases import HEADS, LIKELIHOODS, METHODS, PRIORS, RECALIBRATORS, SCORES, outputs_shape
 from credibly import Model, Standardize, distributions, inference, likelihoods, priors
 from credibly.core.errors import FileFormatError, NotSupportedError
 from credibly.core.files import read, write
@@ -53,14 +53,14 @@ def test_a_posterior_comes_back_as_it_was(name, tmp_path):
     assert again.predict(x).mean.isfinite().all()
 
 
-@pytest.mark.parametrize("name", LIKELIHOODS)
+@pytest.mark.parametrize("name", LIKELIHOODS | HEADS)
 def test_likelihoods_keep_their_options(name, tmp_path):
-    likelihood = LIKELIHOODS[name]()
+    likelihood = (LIKELIHOODS | HEADS)[name]()
     for parameter in likelihood.parameters():
         nn.init.normal_(parameter)
     credibly.save(likelihood, tmp_path / "part")
     loaded = credibly.load(tmp_path / "part")
-    outputs = torch.randn(5, likelihood.num_outputs)
+    outputs = torch.randn(5, *outputs_shape(likelihood))
     a, b = likelihood.parameters_of(outputs), loaded.parameters_of(outputs)
     assert all(torch.equal(a[key], b[key]) for key in a)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from credibly import (
+        bridges,
         calibration,
         conformal,
         decision,
@@ -37,6 +38,7 @@ __all__ = [
     "Model",
     "Standardization",
     "Standardize",
+    "bridges",
     "calibration",
     "conformal",
     "decision",

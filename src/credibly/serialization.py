@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from credibly.core.dropout_rates import learned_rates, set_known_rates
 from credibly.core.errors import FileFormatError
 from credibly.core.files import read, write
 from credibly.model import Model, OutputSelector
@@ -224,14 +225,16 @@ class _Decoder:
     def _decode_model(self, parts: dict[str, Any]) -> Model:
         if self._net is None:
             raise FileFormatError("the file holds a posterior over a network's weights; pass load(..., net=network)")
-        _check_network(parts["network"], _description(self._net))
+        net = copy.deepcopy(self._net).cpu()
+        set_known_rates(net, parts["network"].get("rates", {}))
+        _check_network(parts["network"], _description(net))
         output = parts["output"]
         if isinstance(output, dict):
             if not callable(self._output):
                 raise FileFormatError("the model's `output` was a callable; pass it again as load(..., output=...)")
             output = self._output
         model = Model(
-            copy.deepcopy(self._net).cpu(),
+            net,
             self.decode(parts["likelihood"]),
             self.decode(parts["prior"]),
             inputs=self.decode(parts["inputs"]),
@@ -267,6 +270,7 @@ def _description(net: nn.Module) -> dict[str, Any]:
         "ties": sorted(names for names in groups.values() if len(names) > 1),
         "printed": str(net),
         "frozen": [name for name, parameter in net.named_parameters() if not parameter.requires_grad],
+        "rates": learned_rates(net),
     }
 
 

@@ -23,6 +23,7 @@ LAYERS = {
     "standardization": 2,
     "model": 3,
     "training": 4,
+    "curvature": 4,
     "posteriors": 5,
     "flows": 5,
     "bridges": 5,
@@ -45,7 +46,7 @@ BELOW_THE_WAIST = {part: {"core", "distributions", "metrics"} for part in ("cali
 """Parts that may import only these, however low the others lie."""
 
 FENCES = {
-    "pyro": ("bridges.pyro",),
+    "pyro": ("bridges.pyro", "inference.pyro_guide"),
     "jax": ("bridges.numpyro",),
     "jaxlib": ("bridges.numpyro",),
     "numpyro": ("bridges.numpyro",),

@@ -56,6 +56,7 @@ HONEST = {
     "calibration/temperature.py": "from credibly.metrics.brier import brier\n",
     "plots/reliability.py": "import matplotlib.pyplot as plt\nfrom credibly.metrics.brier import brier\n",
     "bridges/pyro.py": "import pyro\nfrom credibly.model import Model\n",
+    "inference/pyro_guide.py": "from pyro import infer\nfrom credibly.bridges.pyro import to_pyro\n",
     "serialization.py": "import importlib\ndef load(n):\n    return importlib.import_module(n)\n",
 }
 

@@ -11,6 +11,7 @@ from credibly.core.linalg.diagonal import Diagonal
 from credibly.core.linalg.inverse import Inverse, inverse
 from credibly.core.linalg.kronecker import Kronecker
 from credibly.core.linalg.low_rank import LowRankPlusDiagonal
+from credibly.core.linalg.selected import Selected
 
 
 def positive(size, generator, dtype):
@@ -123,3 +124,29 @@ def test_least_eigenvalues_that_rounding_makes_negative_count_as_zero(dtype):
 def test_a_matrix_that_is_not_positive_definite_is_refused():
     with pytest.raises(NotFiniteError, match="2 rows is not positive definite"):
         Dense(torch.tensor([[1.0, 2.0], [2.0, 1.0]])).logdet()
+
+
+def test_a_matrix_over_chosen_entries_is_0_elsewhere(dtype, device, close):
+    generator = torch.Generator().manual_seed(0)
+    of, index = Dense(positive(3, generator, dtype).to(device)), torch.tensor([0, 2, 5], device=device)
+    mask = torch.zeros(6, dtype=dtype, device=device)
+    mask[index] = 1
+    given = Selected(of, mask)
+    place = torch.eye(6, dtype=dtype, device=device)[:, index]
+    x = torch.randn(3, 4, 6, generator=generator, dtype=dtype).to(device)
+    dense, inverse_of = place @ of.matrix @ place.T, place @ torch.linalg.inv(of.matrix) @ place.T
+    assert given.size == 6
+    assert torch.equal(given.index, index)
+    close(given.dense(), dense)
+    close(given.matmul(x), x @ dense)
+    close(given.solve(x), x @ inverse_of)
+    eye = torch.eye(6, dtype=dtype, device=device)
+    close(given.root(eye).T @ given.root(eye), dense)
+    close(given.inverse_root(eye).T @ given.inverse_root(eye), inverse_of)
+    close(given.logdet(), torch.logdet(of.matrix))
+    close(given.diagonal(), dense.diagonal())
+    close(given.inverse_diagonal(), inverse_of.diagonal())
+    close(given.times(2.5).dense(), 2.5 * dense)
+    torch.testing.assert_close(given.map(Tensor.double).dense(), dense.double(), rtol=1e-5, atol=1e-5)
+    with pytest.raises(NotSupportedError, match="no structure"):
+        given.plus_diagonal(mask)

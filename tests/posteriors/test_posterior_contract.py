@@ -115,7 +115,7 @@ def test_to_model_gives_a_fitted_copy(posterior):
             posterior.to_model(draw=99)
         return
     stored = posterior.num_stored
-    model = posterior.to_model(draw=0) if stored > 1 else posterior.to_model()
+    model = posterior.to_model(draw=0) if (stored or 1) > 1 else posterior.to_model()
     before = {key: value.clone() for key, value in posterior.model.state_dict().items()}
     again = inference.MAP(num_epochs=1).fit(model, (x + 3, y * 7), seed=0)
     assert again.model.inputs.same_as(posterior.model.inputs), "a fitted transform is never fitted again"

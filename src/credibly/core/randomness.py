@@ -3,12 +3,15 @@
 A stream is a function of (seed, name). Its k-th draw comes, whole, from a generator seeded by the stream's
 hash plus k, so that draw k is the same numbers whether it is made alone or with a thousand others, and
 whatever was drawn before. On the CPU `manual_seed` keeps only the low 32 bits of a seed; adding the index to
-one hash, rather than hashing every index, makes sure that no two draws of a stream collide.
+one hash, rather than hashing every index, makes sure that no two draws of a stream collide. One generator keeps
+one core busy; draws, which share nothing, are made by as many threads as torch may use.
 """
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import TypeVar
 
 import torch
@@ -17,6 +20,9 @@ from torch import Tensor
 __all__ = ["Stream", "base_seed", "derived_seed", "iterate", "seeded"]
 
 T = TypeVar("T")
+
+_THREAD_NUMBERS = 2**17  # random numbers that are worth a thread of their own
+_THREAD_SIZE = 2**10  # numbers of one draw from which on threads seldom wait for each other
 
 
 def base_seed(seed: int | None) -> int:
@@ -50,8 +56,11 @@ class Stream:
 
     def generator(self, index: int = 0) -> torch.Generator:
         """The generator of draw `index`, at its start. It is re-used: finish one draw before the next."""
+        return self._generator.manual_seed(self._key(index))
+
+    def _key(self, index: int) -> int:
         bits = 32 if self.device.type == "cpu" else 62
-        return self._generator.manual_seed((self._hash + index) % 2**bits)
+        return (self._hash + index) % (1 << bits)
 
     def uniform(self, size: int, first: int, last: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Draws `first` to `last - 1`, each `size` numbers uniform on [0, 1): shape (last - first, size)."""
@@ -63,9 +72,31 @@ class Stream:
 
     def _fill(self, draw: Callable[..., Tensor], size: int, first: int, last: int, dtype: torch.dtype) -> Tensor:
         table = torch.empty(last - first, size, dtype=dtype, device=self.device)
-        for row, index in zip(table, range(first, last), strict=True):
-            draw(size, generator=self.generator(index), out=row)
+        workers = self._num_workers(table)
+        if workers == 1:
+            self._fill_rows(draw, table, first, self._generator)
+            return table
+        inference = torch.is_inference_mode_enabled()  # which every thread has for itself
+
+        def fill(share: Tensor, start: int) -> None:
+            with torch.inference_mode(inference):
+                self._fill_rows(draw, share, start, torch.Generator())
+
+        shares = table.tensor_split(workers)
+        starts = [first, *(first + end for end in accumulate(map(len, shares[:-1])))]
+        with ThreadPoolExecutor(workers) as pool:
+            list(pool.map(fill, shares, starts))
         return table
+
+    def _fill_rows(self, draw: Callable[..., Tensor], table: Tensor, first: int, generator: torch.Generator) -> None:
+        for index, row in enumerate(table.unbind(), first):
+            draw(row.shape, generator=generator.manual_seed(self._key(index)), out=row)
+
+    def _num_workers(self, table: Tensor) -> int:
+        """How many threads to make a table by: those that torch may use, where each has enough to do."""
+        if self.device.type != "cpu" or table.numel() < _THREAD_SIZE * len(table):
+            return 1
+        return max(1, min(torch.get_num_threads(), len(table), table.numel() // _THREAD_NUMBERS))
 
 
 @contextmanager

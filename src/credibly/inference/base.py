@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from credibly.core.data import ArraySource, Data, Source, as_source
+from credibly.core.dropout_rates import learned_rates, set_known_rates
 from credibly.core.errors import NotSupportedError, ShapeError
 from credibly.core.inputs import take_rows
 from credibly.core.params import (
@@ -230,6 +231,7 @@ def begin(model: Model, start: Start) -> Model:
         source = start.to_model().core
         check_params(trainable_params(source), trainable_params(model.core))
         load_params(model.core, {**trainable_params(source), **network_buffers(source)})
+        set_known_rates(model.net, learned_rates(source.net))
         return model
     if not isinstance(start, dict):
         raise TypeError(f"`start` must be a posterior, weights by name, 'current' or None; got {type(start).__name__}")

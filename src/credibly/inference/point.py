@@ -15,9 +15,10 @@ from credibly.core.randomness import base_seed, seeded
 from credibly.core.typing import Params
 from credibly.inference.base import InferenceMethod, Problem, Start, begin, prepare
 from credibly.model import Model
-from credibly.posteriors.base import Posterior
+from credibly.posteriors.base import Posterior, WeightPosterior
 from credibly.posteriors.info import Info
 from credibly.posteriors.point import PointPosterior
+from credibly.training.averaging import Running
 from credibly.training.dropout import TrainingDropout
 from credibly.training.loop import Outcome, train
 from credibly.training.objective import LogJoint
@@ -43,7 +44,7 @@ class PointMethod(TrainingOptions, InferenceMethod):
         start: Start = None,
         seed: int | None = None,
         progress: bool | None = None,
-    ) -> PointPosterior:
+    ) -> WeightPosterior:
         """Train a copy of the model; begins at its current weights unless `start` says otherwise.
 
         Raises:
@@ -89,7 +90,7 @@ class PointMethod(TrainingOptions, InferenceMethod):
         rows: Tensor | None = None,
         reason: str | None = None,
         progress: bool = False,
-    ) -> PointPosterior:
+    ) -> WeightPosterior:
         model = training_mode(problem.model)
         dropout = self._dropout(problem, [seed])
         trainee = Single(model, self._objective(problem), dropout if dropout.is_used else None, self.autocast)
@@ -97,11 +98,10 @@ class PointMethod(TrainingOptions, InferenceMethod):
         stacked = None if reason is None else False
         score = _score_name(model)
         info = Info(type(self).__name__, seed, outcome.histories, stacked=stacked, reason=reason or "", score=score)
-        posterior = PointPosterior(model, info)
         if outcome.failure is not None:
-            outcome.failure.posterior = posterior
+            outcome.failure.posterior = PointPosterior(model, info)
             raise outcome.failure
-        return posterior
+        return self._posterior(model, info, outcome.average, None)
 
     def _fit_each(
         self, problem: Problem, members: Sequence["_Member"], reason: str, *, progress: bool
@@ -138,11 +138,27 @@ class PointMethod(TrainingOptions, InferenceMethod):
             load_params(problem.model.core, trainee.member(index))
             history, score = outcome.histories[index], _score_name(problem.model)
             info = Info(type(self).__name__, seed, [history], stacked=True, reason=reason, score=score)
-            posteriors.append(PointPosterior(problem.model, info))
+            failed = outcome.failure is not None
+            posteriors.append(
+                PointPosterior(problem.model, info)
+                if failed
+                else self._posterior(problem.model, info, outcome.average, index)
+            )
         if outcome.failure is not None:
             outcome.failure.posterior = posteriors
             raise outcome.failure
         return posteriors
+
+    def _posterior(self, model: Model, info: Info, average: Running | None, member: int | None) -> WeightPosterior:
+        """What training ends in.
+
+        Args:
+            model: with the final weights.
+            info: how it came to be.
+            average: what followed the weights along the run, or None.
+            member: whose they are; None where one network was trained, not a stack.
+        """
+        return PointPosterior(model, info)
 
     def _train(
         self,
@@ -158,13 +174,17 @@ class PointMethod(TrainingOptions, InferenceMethod):
             return train(
                 trainee,
                 problem.source,
-                self,
+                self._options(),
                 seeds=seeds,
                 validation=problem.validation,
                 rows=rows,
                 model=problem.model,
                 progress=progress,
             )
+
+    def _options(self) -> TrainingOptions:
+        """How to train."""
+        return self
 
     def _objective(self, problem: Problem) -> LogJoint:
         return LogJoint.of(

@@ -5,6 +5,8 @@ from credibly.posteriors.draws import DrawPosterior
 from credibly.posteriors.dropout import DropoutPosterior
 from credibly.posteriors.gaussian import GaussianPosterior
 from credibly.posteriors.info import Info
+from credibly.posteriors.laplace import LaplacePosterior
+from credibly.posteriors.linearised import LinearizedPosterior
 from credibly.posteriors.mixture import MixturePosterior
 from credibly.posteriors.point import PointPosterior
 from credibly.posteriors.prior_predictive import prior_predictive
@@ -14,6 +16,8 @@ __all__ = [
     "DropoutPosterior",
     "GaussianPosterior",
     "Info",
+    "LaplacePosterior",
+    "LinearizedPosterior",
     "MixturePosterior",
     "PointPosterior",
     "Posterior",

@@ -6,12 +6,11 @@ from typing import Any
 from torch import Tensor
 
 from credibly.core.errors import ShapeError
-from credibly.core.inputs import num_rows
 from credibly.core.params import load_params, network_buffers, stack, trainable_params
 from credibly.core.typing import Inputs, Params
 from credibly.model import Model, Want
 from credibly.posteriors.base import WeightPosterior, stored_draws
-from credibly.posteriors.evaluation import evaluate_draws, grad_if_needed
+from credibly.posteriors.evaluation import Evaluator, grad_if_needed
 from credibly.posteriors.info import Info
 from credibly.posteriors.point import PointPosterior
 from credibly.priors.base import Prior
@@ -79,13 +78,8 @@ class DrawPosterior(WeightPosterior):
         def pick(values: dict[str, Tensor]) -> dict[str, Tensor]:
             return values if len(index) == self.num_stored else {k: v[index.to(v.device)] for k, v in values.items()}
 
+        evaluator = Evaluator(
+            lambda params, buffers, rows: self.model.call(params, buffers, rows, want), self.model.net, inputs
+        )
         with grad_if_needed(inputs):
-            return evaluate_draws(
-                lambda params, buffers: self.model.call(params, buffers, inputs, want),
-                self.model.net,
-                pick(self.draws),
-                pick(self.buffers),
-                num_draws=len(index),
-                rows=num_rows(inputs),
-                own_buffers=bool(self.buffers),
-            )
+            return evaluator(pick(self.draws), pick(self.buffers), num_draws=len(index), own_buffers=bool(self.buffers))

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from credibly.core.checks import check_count
 from credibly.core.errors import NotSupportedError, ShapeError
-from credibly.core.inputs import num_rows
 from credibly.core.linalg.base import PositiveDefinite
 from credibly.core.linalg.inverse import inverse
 from credibly.core.params import check_params, trainable_params
@@ -24,14 +23,15 @@ from credibly.core.randomness import Stream, base_seed
 from credibly.core.typing import Inputs, Params
 from credibly.model import Model, Want
 from credibly.posteriors.base import DEFAULT_NUM_DRAWS, WeightPosterior
-from credibly.posteriors.evaluation import concatenate, evaluate_draws, grad_if_needed
+from credibly.posteriors.evaluation import Evaluator, grad_if_needed, joined
 from credibly.posteriors.info import Info
 from credibly.priors.base import Prior
 from credibly.priors.gaussian import GaussianPrior
 
 __all__ = ["GaussianPosterior"]
 
-_CHUNK_WEIGHTS = 2**25  # numbers of the draws of weights held at once
+_CHUNK_WEIGHTS = 2**22  # numbers of the draws of weights held at once
+_MADE_WEIGHTS = 2**19  # numbers of those that are made at once, while they sit in the cache
 
 
 class GaussianPosterior(WeightPosterior):
@@ -85,8 +85,9 @@ class GaussianPosterior(WeightPosterior):
 
     def sample(self, num_draws: int, *, seed: int | None = None) -> Params:
         """Draws of the random weights by name, each (num_draws, ...)."""
-        check_count("num_draws", num_draws)
-        return self._drawn(self._stream(seed), 0, num_draws)
+        table = self._table(check_count("num_draws", num_draws))
+        self._fill(table, self._stream(seed), 0)
+        return self._named(table)
 
     def log_prob(self, params: Params) -> Tensor:
         """The log density of the random weights, a scalar."""
@@ -116,40 +117,50 @@ class GaussianPosterior(WeightPosterior):
 
     def _evaluate(self, inputs: Inputs, want: Want, num_draws: int | None, seed: int | None) -> Any:
         num_draws = check_count("num_draws", DEFAULT_NUM_DRAWS if num_draws is None else num_draws)
+        fixed = self.fixed  # detached: a graph towards the inputs leaves no gradient on them
+        evaluator = Evaluator(
+            lambda params, buffers, rows: self.model.call({**fixed, **params}, buffers, rows, want),
+            self.model.net,
+            inputs,
+        )
         with grad_if_needed(inputs):
-            parts = [
-                evaluate_draws(
-                    lambda params, buffers: self.model.call(params, buffers, inputs, want),
-                    self.model.net,
-                    draws,
-                    {},
-                    num_draws=size,
-                    rows=num_rows(inputs),
-                )
-                for size, draws in self._chunks(num_draws, seed)
-            ]
-        return concatenate(parts)
+            parts = (evaluator(draws, {}, num_draws=size) for size, draws in self._chunks(num_draws, seed))
+            return joined(parts, num_draws)
 
     def _chunks(self, num_draws: int, seed: int | None) -> Iterator[tuple[int, Params]]:
-        """Some draws at a time, of as many weights as may be held at once."""
-        stream = self._stream(seed)
-        some = max(1, _CHUNK_WEIGHTS // sum(weight.numel() for weight in self.mean.values()))
+        """Draws in order, some at a time, all in one place, unless a graph may still need what stood there."""
+        stream, some = self._stream(seed), min(self._at_once(_CHUNK_WEIGHTS), num_draws)
+        table = self._table(some)
         for first in range(0, num_draws, some):
-            last = min(first + some, num_draws)
-            yield last - first, self._drawn(stream, first, last)
+            part = table[: num_draws - first]
+            self._fill(part, stream, first)
+            yield len(part), self._named(part)
+            if torch.is_grad_enabled():
+                table = self._table(some)
+
+    def _at_once(self, numbers: int) -> int:
+        return max(1, numbers // self.covariance.size)
+
+    def _table(self, num_draws: int) -> Tensor:
+        return self._flat_mean().new_empty(num_draws, self.covariance.size)
+
+    def _flat_mean(self) -> Tensor:
+        return torch.cat([weight.flatten() for weight in self.mean.values()])
 
     def _stream(self, seed: int | None) -> Stream:
         return Stream(base_seed(seed), "weights", self.covariance.like.device)
 
-    def _drawn(self, stream: Stream, first: int, last: int) -> Params:
-        """Draws `first` to `last - 1`."""
-        noise = stream.normal(self.covariance.size, first, last, self.covariance.like.dtype)
-        offsets = self.covariance.root(noise)
-        return {name: self.mean[name] + offset for name, offset in self._named(offsets).items()}
+    def _fill(self, table: Tensor, stream: Stream, first: int) -> None:
+        """Write draws `first` and following, one a row."""
+        mean, dtype = self._flat_mean(), self.covariance.like.dtype
+        for part in torch.split(table, self._at_once(_MADE_WEIGHTS)):
+            noise = stream.normal(self.covariance.size, first, first + len(part), dtype)
+            torch.add(self.covariance.root(noise), mean, out=part)
+            first += len(part)
 
     def _named(self, flat: Tensor) -> Params:
-        """A flat vector, (..., d), as weights by name, (..., *shape)."""
-        shapes = {name: weight.shape for name, weight in self.mean.items()}
-        parts = torch.split(flat, [shape.numel() for shape in shapes.values()], -1)
-        pairs = zip(shapes.items(), parts, strict=True)
-        return {name: part.reshape((*flat.shape[:-1], *shape)) for (name, shape), part in pairs}
+        """A flat vector, (..., d), as weights by name, (..., *shape), in their precision."""
+        mean = self.mean
+        parts = torch.split(flat, [weight.numel() for weight in mean.values()], -1)
+        pairs = zip(mean.items(), parts, strict=True)
+        return {name: part.reshape((*flat.shape[:-1], *w.shape)).to(w.dtype) for (name, w), part in pairs}

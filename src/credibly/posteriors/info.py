@@ -37,9 +37,11 @@ class Info:
         stacked: whether members were trained as one stack; None where there is only one.
         score: what the histories' scores of validation data are: mean log densities, or minus the loss of a training
             head that has no density.
-        reason: why members were trained one by one, or what they shared; empty where there is nothing to say.
+        reason: why members were trained one by one, what they shared, or which layers an estimator of variational
+            training left to another and why; empty where there is nothing to say.
         in_bag: how often the sample of each member holds each row, (members, rows), int16, where members were trained
             on bootstrap samples; otherwise None.
+        dropout_rates: those that were learned, by the name of the layer in the network; empty where none were.
         versions: of this library, torch and Python.
     """
 
@@ -51,6 +53,7 @@ class Info:
     reason: str = ""
     score: str = "log_prob"
     in_bag: Tensor | None = field(default=None, repr=False)
+    dropout_rates: dict[str, float] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=_versions)
 
     @property

@@ -10,14 +10,13 @@ from torch import Tensor
 
 from credibly.core.checks import check_count
 from credibly.core.errors import NotSupportedError
-from credibly.core.inputs import num_rows
 from credibly.core.params import trainable_params
 from credibly.core.randomness import base_seed, derived_seed
 from credibly.core.typing import ArrayLike, Params
 from credibly.distributions.mixture import MixturePredictive
 from credibly.model import Model
 from credibly.posteriors.base import DEFAULT_NUM_DRAWS, network_randomness
-from credibly.posteriors.evaluation import evaluate_draws, grad_if_needed
+from credibly.posteriors.evaluation import Evaluator, grad_if_needed
 from credibly.priors.base import Prior
 
 __all__ = ["prior_draws", "prior_predictive"]
@@ -47,14 +46,10 @@ def prior_predictive(
     draws = prior_draws(model, num_draws, seed=base)
     read = model.read_inputs(inputs)
     with network_randomness(base), grad_if_needed(read):
-        parameters = evaluate_draws(
-            lambda params, buffers: model.call(params, buffers, read, "parameters"),
-            model.net,
-            draws,
-            {},
-            num_draws=num_draws if draws else 1,
-            rows=num_rows(read),
+        evaluator = Evaluator(
+            lambda params, buffers, rows: model.call(params, buffers, rows, "parameters"), model.net, read
         )
+        parameters = evaluator(draws, {}, num_draws=num_draws if draws else 1)
     return MixturePredictive(model.distribution(cast("dict[str, Tensor]", parameters)))
 
 

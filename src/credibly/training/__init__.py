@@ -1,5 +1,6 @@
 """Training: one loop for every objective, with its options, schedules and losses."""
 
+from credibly.training.averaging import EMA, SWA
 from credibly.training.history import History
 from credibly.training.losses import BetaNLL, FocalLoss, LabelSmoothing, TrainingLoss
 from credibly.training.optimizers import fused_adam
@@ -7,6 +8,8 @@ from credibly.training.options import EarlyStopping, Epoch, TrainingOptions
 from credibly.training.schedules import constant, cosine, linear
 
 __all__ = [
+    "EMA",
+    "SWA",
     "BetaNLL",
     "EarlyStopping",
     "Epoch",

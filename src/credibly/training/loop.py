@@ -4,7 +4,9 @@ It knows members, objectives and scores, and nothing of what is trained. Each me
 restored on its own: a stack of members follows the course that each would follow alone.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +17,8 @@ from tqdm import tqdm
 from credibly.core.data import ArraySource, Data, Source
 from credibly.core.errors import NotFiniteError, NotSupportedError
 from credibly.core.randomness import Stream
+from credibly.training.averaged import Averaged
+from credibly.training.averaging import Course, Running
 from credibly.training.history import History
 from credibly.training.options import Epoch, TrainingOptions
 from credibly.training.trainee import Trainee
@@ -31,10 +35,12 @@ class Outcome:
     Attributes:
         histories: one per member.
         failure: the error to raise, with the best weights already restored, or None.
+        average: what followed the weights, or None.
     """
 
     histories: list[History]
     failure: NotFiniteError | None = None
+    average: Running | None = None
 
 
 def train(
@@ -64,34 +70,46 @@ def train(
         raise ValueError("early stopping needs validation data: fit(..., validation=(inputs, targets))")
     if not trainee.leaves:
         raise ValueError("the model has no weight that requires a gradient; there is nothing to train")
-    steps = _Steps(trainee, options, options.num_epochs * source.num_steps(options.batch_size))
-    keeper = _Keeper(trainee, options)
+    num_steps = -(-source.num_steps(options.batch_size) // options.accumulate)
+    course = Course(options.num_epochs, options.num_epochs * num_steps)
     orders = _Orders(source, seeds, rows, stacked=trainee.num_members > 1)
+
+    def batches(epoch: int) -> Iterator[Data]:
+        return source.batches(options.batch_size, orders.epoch(epoch))
+
+    averaged = Averaged(options.average, trainee, course, batches)
+    steps = _Steps(trainee, options, course.num_steps, averaged)
+    keeper = _Keeper(trainee, options)
     bar = tqdm(range(options.num_epochs), desc="training", unit="epoch", disable=not progress)
     for epoch in bar:
-        batches = source.batches(options.batch_size, orders.epoch(epoch))
-        losses, rows_of = steps.run(batches, until=lambda recent: not keeper.finite(recent))
+        losses, rows_of = steps.run(batches(epoch), until=lambda recent: not keeper.finite(recent))
         failure = keeper.failure(losses, epoch)
         if failure is not None:
             keeper.restore()
-            return Outcome(keeper.histories, failure)
+            return Outcome(keeper.histories, failure, averaged.running)
         loss = (losses * rows_of).sum(0) / rows_of.sum()
-        scores = None if validation is None else trainee.scores(validation)
-        keeper.record(epoch, loss, scores, steps.learning_rate)
+        averaged.after_epoch(epoch)
+        with nullcontext() if validation is None else averaged.in_place(epoch):
+            scores = None if validation is None else trainee.scores(validation)
+            keeper.record(epoch, loss, scores, steps.learning_rate, averaged.count)
         steps.end_epoch(loss if scores is None else -scores)
         if progress:
             bar.set_postfix(loss=f"{float(loss.mean()):.4g}")
         if keeper.all_stopped or _stopped_by(options, epoch, loss, scores, model):
             break
+    averaged.put(epoch)
     keeper.finish()
-    return Outcome(keeper.histories)
+    return Outcome(keeper.histories, None, averaged.running)
 
 
 class _Steps:
     """Steps of the optimiser and its schedule."""
 
-    def __init__(self, trainee: Trainee, options: TrainingOptions, num_steps: int) -> None:
+    def __init__(self, trainee: Trainee, options: TrainingOptions, num_steps: int, averaged: Averaged) -> None:
         self._trainee = trainee
+        self._averaged = averaged
+        self._together = options.accumulate
+        self._batch = 0
         self._optimizer = options.optimizer(trainee.leaves, lr=options.learning_rate)
         if isinstance(self._optimizer, torch.optim.LBFGS):
             raise NotSupportedError(
@@ -110,19 +128,23 @@ class _Steps:
         return float(self._optimizer.param_groups[0]["lr"])
 
     def run(self, batches: Iterator[Data], *, until: Callable[[Tensor], bool]) -> tuple[Tensor, Tensor]:
-        """One step per batch. Looks now and then whether to break off.
+        """One step for every so many batches. Looks now and then whether to break off.
 
         Returns:
-            The losses (steps, members) and the number of rows of each batch (steps, 1), both float64.
+            The losses (batches, members) and the number of rows of each batch (batches, 1), both float64.
         """
         objectives: list[Tensor] = []
         rows: list[int] = []
+        looked = 0
         try:
-            for batch in batches:
-                objectives.append(self._take(batch))
-                rows.append(batch.targets.shape[self._trainee.row_axis])
-                if len(objectives) % _CHECK_EVERY == 0 and until(torch.stack(objectives[-_CHECK_EVERY:])):
-                    break
+            while group := list(itertools.islice(batches, self._together)):
+                sizes = [batch.targets.shape[self._trainee.row_axis] for batch in group]
+                objectives += self._take(group, sizes)
+                rows += sizes
+                if len(objectives) - looked >= _CHECK_EVERY:
+                    recent, looked = objectives[looked:], len(objectives)
+                    if until(torch.stack(recent)):
+                        break
         except ValueError as error:
             if "more than 1 value per channel" not in str(error):
                 raise
@@ -135,18 +157,24 @@ class _Steps:
         losses = -torch.stack(objectives).reshape(len(objectives), -1).cpu().double()
         return losses, torch.tensor(rows, dtype=torch.float64).unsqueeze(1)
 
-    def _take(self, batch: Data) -> Tensor:
+    def _take(self, group: Sequence[Data], sizes: Sequence[int]) -> list[Tensor]:
         for leaf in self._trainee.leaves:
             leaf.grad = None
-        objectives = self._trainee.objectives(batch, self._step)
-        objectives.backward(self._down)  # type: ignore[no-untyped-call]
+        taken = []
+        for batch, size in zip(group, sizes, strict=True):
+            objectives = self._trainee.objectives(batch, self._batch)
+            down = self._down if len(group) == 1 else self._down * (size / sum(sizes))
+            objectives.backward(down)  # type: ignore[no-untyped-call]
+            taken.append(objectives.detach())
+            self._batch += 1
         if self._clip_norm is not None:
             _clip(self._trainee.gradient_views(), self._clip_norm)
         self._optimizer.step()
         if self._schedule is not None and not self._by_score:
             self._schedule.step()
         self._step += 1
-        return objectives.detach()
+        self._averaged.after_step(self._step)
+        return taken
 
     def end_epoch(self, losses: Tensor) -> None:
         """Tell a schedule that follows the score."""
@@ -199,6 +227,8 @@ class _Keeper:
         self._score = torch.full((members,), -torch.inf, dtype=torch.float64)
         self._waited = torch.zeros(members, dtype=torch.int64)
         self._active = torch.ones(members, dtype=torch.bool)
+        self._averages = options.average is not None
+        self._num_averaged = 0
         self.histories = [History() for _ in range(members)]
 
     @property
@@ -221,8 +251,13 @@ class _Keeper:
             "weights so far are kept. A smaller `learning_rate`, `clip_norm` or standardised inputs often help"
         )
 
-    def record(self, epoch: int, loss: Tensor, scores: Tensor | None, learning_rate: float) -> None:
+    def record(
+        self, epoch: int, loss: Tensor, scores: Tensor | None, learning_rate: float, num_averaged: int = 0
+    ) -> None:
         """One more epoch of the members still in training."""
+        if num_averaged and not self._num_averaged:  # averages are compared with averages only
+            self._score.fill_(-torch.inf)
+        self._num_averaged = num_averaged
         score = -loss if scores is None else scores
         margin = 0.0 if self._stopping is None else self._stopping.min_delta
         better = self._active & (score > self._score + margin)
@@ -234,10 +269,12 @@ class _Keeper:
                 history.validation_log_prob.append(float(scores[member]))
             if better[member]:
                 history.best_epoch = epoch
+            if better[member] or self._stopping is None:
+                history.num_averaged = num_averaged
         self._keep(better)
         self._score = torch.where(better, score, self._score)
         self._waited = torch.where(better, 0, self._waited + 1)
-        if self._stopping is not None:
+        if self._stopping is not None and (num_averaged or not self._averages):
             for member in (self._active & (self._waited >= self._stopping.patience)).nonzero().flatten().tolist():
                 self.histories[member].stopped_early = True
                 self._active[member] = False

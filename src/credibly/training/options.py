@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from credibly.core.checks import check_count, check_nonnegative, check_positive
+from credibly.training.averaging import Average
 from credibly.training.losses import TrainingLoss
 from credibly.training.optimizers import fused_adam
 
@@ -19,6 +20,9 @@ __all__ = ["EarlyStopping", "Epoch", "TrainingOptions"]
 @dataclass(frozen=True)
 class EarlyStopping:
     """Stop when the validation score has not risen for a while, and go back to the best weights.
+
+    Where weights are averaged, the average is what is scored, with BatchNorm statistics of its own; epochs count from
+    the first average on, and the best average is final.
 
     Attributes:
         patience: how many epochs in a row may pass without a better score.
@@ -56,12 +60,16 @@ class TrainingOptions:
 
     Attributes:
         num_epochs: passes over the data.
-        batch_size: rows per step for data in memory; None takes all. A loader brings its own.
+        batch_size: rows per batch for data in memory; None takes all. A loader brings its own.
+        accumulate: how many batches' gradients make one step, as if they were one batch: what large batches need where
+            memory is short. BatchNorm still sees each batch alone.
         learning_rate: given to the optimiser as `lr`.
         optimizer: a factory `(params, lr=...) -> Optimizer`: an optimiser class, or a partial of one.
         schedule: a factory `(optimizer, num_steps) -> LRScheduler`, such as `training.cosine`.
         clip_norm: the largest norm of the gradient of the loss per row, over all weights of a member.
         early_stopping: needs validation data.
+        average: end in an average of the weights along the run, `SWA()` or `EMA()`, in place of the last ones.
+            BatchNorm statistics are gathered anew for it, in a pass over the training data.
         loss: in place of minus the log density: `FocalLoss()`, `LabelSmoothing()` for classes, `BetaNLL()` for
             HeteroscedasticGaussian.
         class_weights: (classes,) factors on the loss of each row, by its class.
@@ -72,11 +80,13 @@ class TrainingOptions:
 
     num_epochs: int = 100
     batch_size: int | None = 32
+    accumulate: int = 1
     learning_rate: float = 1e-3
     optimizer: Callable[..., Optimizer] = fused_adam
     schedule: Callable[[Optimizer, int], LRScheduler] | None = None
     clip_norm: float | None = None
     early_stopping: EarlyStopping | None = None
+    average: Average | None = None
     loss: TrainingLoss | None = None
     class_weights: Tensor | Sequence[float] | None = None
     autocast: torch.dtype | None = None
@@ -87,6 +97,7 @@ class TrainingOptions:
         check_count("num_epochs", self.num_epochs)
         if self.batch_size is not None:
             check_count("batch_size", self.batch_size)
+        check_count("accumulate", self.accumulate)
         check_positive("learning_rate", self.learning_rate)
         if self.clip_norm is not None:
             check_positive("clip_norm", self.clip_norm)
@@ -98,5 +109,7 @@ class TrainingOptions:
             raise TypeError(
                 f"`early_stopping` must be EarlyStopping(patience=...) or None; got {self.early_stopping!r}"
             )
+        if not isinstance(self.average, (Average, type(None))):
+            raise TypeError(f"`average` must be SWA(...), EMA(...) or None; got {self.average!r}")
         if callable(self.callbacks):
             raise TypeError("`callbacks` must be a list of callables; got a single one")

@@ -17,7 +17,7 @@ from credibly.core.data import Data, Source
 from credibly.core.inputs import map_inputs
 from credibly.core.params import buffers_of, evaluating, stack, trainable_params
 from credibly.core.typing import Inputs, Params
-from credibly.model import Model
+from credibly.model import Core, Model
 from credibly.training.dropout import TrainingDropout
 from credibly.training.objective import LogJoint
 
@@ -30,11 +30,13 @@ class Trainee(ABC):
     Attributes:
         num_members: the size of the leading axis of `state_views` and scores.
         leaves: what the optimiser updates.
+        core: network and likelihood; its training flags say which parts train.
         row_axis: the axis of a batch along which its rows lie.
     """
 
     num_members: int
     leaves: list[Tensor]
+    core: Core
     row_axis: int = 0
 
     @abstractmethod

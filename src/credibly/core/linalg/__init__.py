@@ -7,5 +7,16 @@ from credibly.core.linalg.diagonal import Diagonal
 from credibly.core.linalg.inverse import Inverse, inverse
 from credibly.core.linalg.kronecker import Kronecker
 from credibly.core.linalg.low_rank import LowRankPlusDiagonal
+from credibly.core.linalg.selected import Selected
 
-__all__ = ["Blocks", "Dense", "Diagonal", "Inverse", "Kronecker", "LowRankPlusDiagonal", "PositiveDefinite", "inverse"]
+__all__ = [
+    "Blocks",
+    "Dense",
+    "Diagonal",
+    "Inverse",
+    "Kronecker",
+    "LowRankPlusDiagonal",
+    "PositiveDefinite",
+    "Selected",
+    "inverse",
+]

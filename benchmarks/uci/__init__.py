@@ -1,0 +1,1 @@
+"""Small regression tables, the splits that papers share, and what each method reaches on them."""

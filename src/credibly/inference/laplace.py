@@ -1,0 +1,327 @@
+r"""Laplace's method: a Gaussian at trained weights, whose precision is the curvature of the log joint there.
+
+    w ~ Normal(w*, P^-1),   P = H + prior precision,
+
+with H the curvature of the negative log likelihood, summed over all rows, of which the positive semi-definite
+generalised Gauss-Newton matrix is taken (A Practical Bayesian Framework for Backpropagation Networks, MacKay 1992; A
+Scalable Laplace Approximation for Neural Networks, Ritter, Botev, Barber 2018; Laplace Redux, Daxberger, Kristiadi,
+Immer, Eschenhagen, Bauer, Hennig 2021). Where the log joint is quadratic, as in linear regression, the result is the
+posterior itself.
+
+What the likelihood learns, such as the scale of the noise, is no weight: it stays at its value, or is tuned.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from credibly.core.checks import check_positive
+from credibly.core.data import Source
+from credibly.core.errors import NotFiniteError, NotSupportedError
+from credibly.core.linalg.base import PositiveDefinite
+from credibly.core.linalg.dense import Dense as DenseMatrix
+from credibly.core.linalg.diagonal import Diagonal as DiagonalMatrix
+from credibly.core.linalg.inverse import inverse
+from credibly.core.linalg.low_rank import LowRankPlusDiagonal
+from credibly.core.linalg.selected import Selected
+from credibly.core.params import trainable_params
+from credibly.core.randomness import base_seed, derived_seed
+from credibly.core.typing import Params
+from credibly.curvature.fit import curvature
+from credibly.curvature.kinds import GGN, CurvatureKind
+from credibly.curvature.memory import MAX_BYTES, check_bytes
+from credibly.curvature.plan import make_plan
+from credibly.inference.base import InferenceMethod, Problem, Start, prepare, rows_of
+from credibly.inference.gaussian_prior import PriorTerm, added, prior_term
+from credibly.inference.last_layer import head_of
+from credibly.inference.log_joint import AtMode, at_mode, mean_log_prob, on_network_side, scale_noise
+from credibly.inference.some_weights import largest, over_some_weights
+from credibly.inference.structures import Diagonal, Kronecker, Structure
+from credibly.inference.subsets import AllWeights, Subset
+from credibly.inference.tuning import LogJointAtMode, Tuned, Tuning, rescaled, scales_of
+from credibly.model import Model
+from credibly.posteriors.base import Posterior
+from credibly.posteriors.gaussian import GaussianPosterior
+from credibly.posteriors.info import Info
+from credibly.posteriors.laplace import LaplacePosterior
+from credibly.posteriors.linearised import LinearizedPosterior
+from credibly.priors.normal import Normal
+
+__all__ = ["Laplace"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Laplace(InferenceMethod):
+    """A Gaussian around trained weights.
+
+    Attributes:
+        structure: how much of the dependence between weights is kept: `Diagonal()`, `Kronecker()` (for each tensor by
+            itself), `LowRank(rank)` or `Dense()`.
+        subset: which weights are random: `AllWeights()`, `LastLayer()`, `Named(names)` or
+        `LargestVariance(num_weights)`. curvature: `GGN()`, `GGN(num_scores=...)` for many outputs, or
+        `EmpiricalFisher()`. train: how to train first, for example `MAP()`. None does not train: then `fit` needs a
+        `start`. prior_precision: of a Normal prior over all weights in place of the model's own prior, also in
+        training. tune: how to choose the strength of the prior, and the noise, after training: `Evidence()`,
+            `ValidationLogScore()`, or None, which leaves them.
+        linearized: predict by the network linearised in its weights; otherwise by the network at drawn weights.
+        probit: predict classes without draws, where the network is linearised; see `posteriors.LinearizedPosterior`.
+        max_bytes: the most that the curvature may take in memory; what needs more is refused before it is computed.
+    """
+
+    structure: Structure = field(default_factory=Kronecker)
+    subset: Subset = field(default_factory=AllWeights)
+    curvature: CurvatureKind = field(default_factory=GGN)
+    train: InferenceMethod | None = None
+    prior_precision: float | None = None
+    tune: Tuning | None = None
+    linearized: bool = True
+    probit: bool = True
+    max_bytes: int = MAX_BYTES
+
+    def __post_init__(self) -> None:
+        options = {"structure": Structure, "subset": Subset, "curvature": CurvatureKind}
+        for name, kind in (*options.items(), ("train", InferenceMethod), ("tune", Tuning)):
+            value = getattr(self, name)
+            if not isinstance(value, kind) and not (value is None and name not in options):
+                raise TypeError(f"`{name}` must be a {kind.__name__}, such as {_EXAMPLES[name]}; got {value!r}")
+        if self.prior_precision is not None:
+            check_positive("prior_precision", self.prior_precision)
+        if self.train is not None and self.train.draws_weights:
+            name = type(self.train).__name__
+            raise NotSupportedError(
+                f"{name} ends in several networks; turn it round: {name}(of=Laplace(train=...), ...)"
+            )
+        if self.tune is not None and self.tune.num_rounds > 1 and self.train is None:
+            raise ValueError("`tune` with num_rounds > 1 trains again between rounds; give a recipe, train=MAP()")
+
+    @property
+    def trains(self) -> bool:
+        """Whether there is a recipe to train by."""
+        return self.train is not None
+
+    def fit(
+        self,
+        model: Model,
+        data: Any,
+        *,
+        validation: Any = None,
+        start: Start = None,
+        seed: int | None = None,
+        progress: bool | None = None,
+    ) -> LinearizedPosterior | LaplacePosterior:
+        """Train, if asked to, and take the curvature at the weights.
+
+        Raises:
+            ValueError: there is neither a `start` nor a recipe to train by.
+            NotSupportedError: a prior that is not Gaussian, a layer without a rule for its curvature, or a structure
+                that takes more memory than allowed.
+            NotFiniteError: data and prior leave some direction of the weights undetermined.
+        """
+        seed = base_seed(seed)
+        if self.train is None and start is None:
+            raise ValueError(
+                "Laplace does not train by itself: pass start=posterior, weights by name or start='current' to fit, or "
+                "a recipe, Laplace(train=MAP())"
+            )
+        own = self._with_prior(model, data, start, seed)
+        if self.train is None:
+            return self._around(own, data, start, Info("Laplace", seed), validation, progress)
+        trained = self.train.fit(own, data, validation=validation, start=start, seed=seed, progress=progress)
+        return self._around(own, data, trained, replace(trained.info, method="Laplace"), validation, progress)
+
+    def fit_members(
+        self,
+        model: Model,
+        data: Any,
+        starts: Sequence[Start],
+        seeds: Sequence[int],
+        *,
+        rows: Sequence[Tensor] | None = None,
+        validation: Any = None,
+        progress: bool | None = None,
+    ) -> list[Posterior]:
+        """The members are trained together by the recipe, where it can; each gets its own curvature."""
+        if self.train is None:
+            return super().fit_members(model, data, starts, seeds, rows=rows, validation=validation, progress=progress)
+        own = self._with_prior(model, data, None, seeds[0])
+        options = {"rows": rows, "validation": validation, "progress": progress}
+        members = self.train.fit_members(own, data, starts, seeds, **options)
+        parts = [data] * len(seeds) if rows is None else [rows_of(own, data, index) for index in rows]
+        return [
+            self._around(own, part, member, replace(member.info, method="Laplace"), validation, progress)
+            for part, member in zip(parts, members, strict=True)
+        ]
+
+    def _with_prior(self, model: Model, data: Any, start: Start, seed: int) -> Model:
+        """A copy with the prior that is meant, after a look at what would be refused once training is over."""
+        problem = prepare(model, data, start=start, seed=seed)
+        own = model
+        if self.prior_precision is not None:
+            own = Model(
+                model.net,
+                model.given_likelihood,
+                Normal(self.prior_precision**-0.5),
+                inputs=model.inputs,
+                targets=model.targets,
+                output=model.output,
+                offset=model.offset,
+                noise_prior=model.noise_prior,
+            )
+        if not model.likelihood.elements()[0].has_density:
+            raise NotSupportedError(
+                f"{type(model.likelihood).__name__} is a training head without a density, so there is no curvature of "
+                "a log likelihood; use inference.Ensemble or MCDropout"
+            )
+        weights, names = _weights(model), self.subset.names(problem.model, problem.first_inputs)
+        prior_term(own.prior, weights, names)
+        if self.tune is not None:
+            scales_of(own.prior, {name: weights[name] for name in names})
+        if self.subset.most is None:
+            check_bytes(problem.model, names, self.structure, self.max_bytes)
+            core, inputs = problem.model.core, problem.source.first().inputs
+            self.structure.sum(make_plan(core, inputs, names))  # refuses layers that have no such structure
+        return own
+
+    def _around(
+        self, model: Model, data: Any, start: Start, info: Info, validation: Any, progress: bool | None
+    ) -> LinearizedPosterior | LaplacePosterior:
+        """The posterior at the start, tuned as often as asked for."""
+        posterior = self._once(prepare(model, data, validation=validation, start=start, seed=info.seed), info)
+        for number in range(1, self.tune.num_rounds if self.tune is not None else 1):
+            assert self.train is not None
+            seed, own = derived_seed(info.seed, "round", number), posterior.to_model()
+            again = self.train.fit(own, data, validation=validation, start="current", seed=seed, progress=progress)
+            problem = prepare(own, data, validation=validation, start=again, seed=info.seed)
+            posterior = self._once(problem, replace(again.info, method="Laplace", seed=info.seed))
+        return posterior
+
+    def _once(self, problem: Problem, info: Info) -> LinearizedPosterior | LaplacePosterior:
+        model = problem.model
+        names = self.subset.names(model, problem.first_inputs)
+        work, source, validation = on_network_side(model), problem.source, problem.validation
+        head = head_of(work, names, source.first().inputs)
+        if head is not None:
+            work, source = head.model, head.source(source)
+            validation = None if validation is None else head.source(validation)
+        mode = at_mode(work, source, model.log_scale(), info.seed)
+        part = self._curvature(work, source, model, names, mode, info.seed)
+        if self.tune is not None:
+            part, mode = self._tuned(part, mode, model, work, validation, info)
+        log_prior = part.prior(model).log_prob
+        # in the layout that a file keeps, so that what is loaded predicts the very same numbers
+        covariance = part.covariance(model).map(torch.Tensor.contiguous)
+        gaussian = LaplacePosterior(
+            model, info, names=names, covariance=covariance, log_likelihood=mode.log_likelihood, log_prior=log_prior
+        )
+        return LinearizedPosterior(gaussian, probit=self.probit) if self.linearized else gaussian
+
+    def _curvature(
+        self, work: Model, source: Source, model: Model, names: tuple[str, ...], mode: AtMode, seed: int
+    ) -> "_Curved":
+        most = self.subset.most
+        if most is None:
+            found = curvature(work, source, names, self.structure, self.curvature, seed=seed, max_bytes=self.max_bytes)
+            return _Curved(_times(found, mode.share), names, None)
+        diagonal = curvature(work, source, names, Diagonal(), self.curvature, seed=seed, max_bytes=self.max_bytes)
+        every = _Curved(_times(diagonal, mode.share), names, None)
+        mask = largest(every.covariance(model).diagonal(), most)
+        index = mask.nonzero().squeeze(-1)
+        if isinstance(self.structure, Diagonal):
+            return _Curved(DiagonalMatrix(every.matrix.diagonal()[index]), names, mask)
+        matrix = over_some_weights(work, source, names, index, self.structure, self.curvature, self.max_bytes)
+        return _Curved(_times(DenseMatrix(matrix), mode.share), names, mask)
+
+    def _tuned(
+        self, part: "_Curved", mode: AtMode, model: Model, work: Model, validation: Source | None, info: Info
+    ) -> "tuple[_Curved, AtMode]":
+        """Sets the model's prior and noise to what is chosen."""
+        assert self.tune is not None
+        weights, prior = _weights(model), model.prior
+
+        def score(tuned: Tuned) -> float:
+            if validation is None:
+                raise ValueError("ValidationLogScore needs validation data: fit(..., validation=(inputs, targets))")
+            model.prior = rescaled(prior, weights, tuned.factors)
+            gaussian = GaussianPosterior(work, info, names=part.names, covariance=part.covariance(model))
+            posterior = LinearizedPosterior(gaussian, probit=self.probit) if self.linearized else gaussian
+            return mean_log_prob(posterior, validation, info.seed)
+
+        precision = part.prior(model).precision.diagonal()
+        tensors = part.at([name for name in part.names for _ in range(weights[name].numel())])
+        squares = part.flat(weights).square()
+        residuals = mode.residuals if isinstance(self.curvature, GGN) else None  # only this one scales with the noise
+        joint = LogJointAtMode(part.matrix, tensors, precision, squares, mode.log_likelihood, residuals)
+        tuned = self.tune.tune(joint, score)
+        model.prior = rescaled(prior, weights, tuned.factors)
+        if tuned.noise == 1.0:
+            return part, mode
+        scale_noise(model, tuned.noise)
+        return replace(part, matrix=part.matrix.times(1 / tuned.noise)), mode.with_noise(tuned.noise)
+
+
+_EXAMPLES = {
+    "structure": "Kronecker()",
+    "subset": "LastLayer()",
+    "curvature": "GGN()",
+    "train": "MAP()",
+    "tune": "Evidence()",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class _Curved:
+    """The curvature of the likelihood over the random weights: all of the named tensors, or those in the mask."""
+
+    matrix: PositiveDefinite
+    names: tuple[str, ...]
+    mask: Tensor | None
+
+    def at(self, every: list[str]) -> list[str]:
+        """What belongs to the random weights, of one for each weight of the named tensors."""
+        return every if self.mask is None else [every[k] for k in self.mask.nonzero().flatten().tolist()]
+
+    def flat(self, weights: Params) -> Tensor:
+        """The random weights."""
+        whole = torch.cat([weights[name].flatten() for name in self.names])
+        return whole if self.mask is None else whole[self.mask.nonzero().squeeze(-1)]
+
+    def prior(self, model: Model) -> PriorTerm:
+        """Of the random weights."""
+        term = prior_term(model.prior, _weights(model), self.names)
+        return term if self.mask is None else term.at(self.mask.nonzero().squeeze(-1))
+
+    def covariance(self, model: Model) -> PositiveDefinite:
+        """The inverse of the curvature of the log joint."""
+        prior = self.prior(model)
+        precision = added(self.matrix, prior.precision)
+        _check_determined(precision, prior)
+        return inverse(precision) if self.mask is None else Selected(inverse(precision), self.mask)
+
+
+def _times(matrix: PositiveDefinite, share: float) -> PositiveDefinite:
+    return matrix if share == 1 else matrix.times(share)
+
+
+def _weights(model: Model) -> Params:
+    """All trainable weights of the network."""
+    return {name: value for name, value in trainable_params(model.core).items() if name.startswith("net.")}
+
+
+def _check_determined(precision: PositiveDefinite, prior: PriorTerm) -> None:
+    """Where the prior is flat, the data must say something about every direction."""
+    by_factor = isinstance(precision, LowRankPlusDiagonal) and prior.is_flat  # which never spans all weights
+    logdet = precision.like.new_tensor(torch.nan) if by_factor else precision.logdet()
+    size, rounding = precision.size, torch.finfo(precision.like.dtype).eps
+    determined = bool(logdet.isfinite())
+    if determined and prior.is_flat:
+        variances = precision.inverse_diagonal()
+        determined = bool(variances.max() * precision.diagonal().max() * size * rounding < 1)
+    if not determined:
+        what = "and the prior is flat, so" if prior.is_flat else "so"
+        raise NotFiniteError(
+            f"the data do not determine all of the {size} random weights {what} the posterior is no Gaussian; give all "
+            "weights a proper prior, such as priors.Normal, or fewer of them a spread (subset=LastLayer())"
+        )

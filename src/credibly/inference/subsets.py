@@ -1,0 +1,157 @@
+"""Which weights are random; the others stay at their values in every draw.
+
+A subset is a recipe: it names weights once it sees the model. Names are those of the model, under `net.`, in its order;
+frozen weights (`requires_grad_(False)`) are never random, wherever in the network they are.
+"""
+
+import fnmatch
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from credibly.core.checks import check_count
+from credibly.core.inputs import take_rows
+from credibly.core.params import evaluating, trainable_params
+from credibly.core.randomness import seeded
+from credibly.core.typing import Inputs
+from credibly.model import Model
+
+__all__ = ["AllWeights", "LargestVariance", "LastLayer", "Named", "Subset"]
+
+
+@dataclass(frozen=True, eq=False)
+class Subset(ABC):
+    """Which weights are random."""
+
+    @property
+    def most(self) -> int | None:
+        """How many single weights of the named tensors are random; None is all of them."""
+        return None
+
+    @abstractmethod
+    def names(self, model: Model, inputs: Inputs) -> tuple[str, ...]:
+        """The tensors whose weights are random, in the model's order.
+
+        Args:
+            model: with fitted standardisation.
+            inputs: some rows in the user's units, to look at how the network is called.
+
+        Raises:
+            ValueError: there is no such weight, or it is frozen.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class AllWeights(Subset):
+    """All weights of the network that are not frozen."""
+
+    def names(self, model: Model, inputs: Inputs) -> tuple[str, ...]:
+        """All trainable names under `net.`."""
+        return _trainable(model)
+
+
+@dataclass(frozen=True, eq=False)
+class LastLayer(Subset):
+    """The weights of the layer that is called last, of those that have trainable weights.
+
+    The layers before it are evaluated once, and what they give is kept.
+    """
+
+    def names(self, model: Model, inputs: Inputs) -> tuple[str, ...]:
+        """Weight and bias, say, of the last layer."""
+        every = _trainable(model)
+        layer = _called_last(model, inputs)
+        prefix = f"net.{layer}." if layer else "net."
+        return tuple(name for name in every if name.startswith(prefix) and "." not in name[len(prefix) :])
+
+
+@dataclass(frozen=True, eq=False)
+class Named(Subset):
+    """Weights by name.
+
+    Attributes:
+        patterns: full names such as "net.2.weight", layers such as "net.2", or glob patterns such as "*.bias".
+    """
+
+    patterns: str | Sequence[str]
+
+    def names(self, model: Model, inputs: Inputs) -> tuple[str, ...]:
+        """All trainable names that any pattern matches."""
+        every = _trainable(model)
+        patterns = (self.patterns,) if isinstance(self.patterns, str) else tuple(self.patterns)
+        if not patterns:
+            raise ValueError("`patterns` must name at least one weight; got none")
+        for pattern in patterns:
+            if not any(_matches(name, pattern) for name in every):
+                frozen = any(_matches(name, pattern) for name, _ in model.core.named_parameters())
+                why = "only frozen weights" if frozen else "no weight of the network"
+                raise ValueError(f"`{pattern}` names {why}; the trainable ones are {list(every)}")
+        return tuple(name for name in every if any(_matches(name, pattern) for pattern in patterns))
+
+
+@dataclass(frozen=True, eq=False)
+class LargestVariance(Subset):
+    """The single weights whose marginal variance is largest, by a diagonal approximation of their posterior.
+
+    Bayesian Deep Learning via Subnetwork Inference, Daxberger, Nalisnick, Allingham, Antoran, Hernandez-Lobato 2021.
+
+    Attributes:
+        num_weights: how many.
+    """
+
+    num_weights: int
+
+    def __post_init__(self) -> None:
+        check_count("num_weights", self.num_weights)
+
+    @property
+    def most(self) -> int:
+        """The number asked for."""
+        return self.num_weights
+
+    def names(self, model: Model, inputs: Inputs) -> tuple[str, ...]:
+        """All trainable names: single weights are chosen among them."""
+        every = _trainable(model)
+        size = sum(model.core.get_parameter(name).numel() for name in every)
+        if self.num_weights > size:
+            raise ValueError(f"`num_weights` must be at most the {size} trainable weights; got {self.num_weights}")
+        return every
+
+
+def _trainable(model: Model) -> tuple[str, ...]:
+    names = tuple(name for name in trainable_params(model.core) if name.startswith("net."))
+    if not names:
+        raise ValueError("no weight of the network is trainable, so none can be random; see requires_grad_()")
+    return names
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatch.fnmatchcase(name, pattern) or name.startswith(f"{pattern}.")
+
+
+def _called_last(model: Model, inputs: Inputs) -> str:
+    """The name inside the network of the last module called that owns trainable weights."""
+    called: list[str] = []
+    handles = []
+    for name, part in model.net.named_modules():
+        if any(weight.requires_grad for weight in part.parameters(recurse=False)):
+            handles.append(part.register_forward_pre_hook(_note(called, name)))
+    try:
+        with torch.no_grad(), evaluating(model.core), seeded(0, "record"):
+            model.core(model.standardize_inputs(take_rows(inputs, slice(0, 2))), "outputs")
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not called:
+        raise ValueError("no layer with trainable weights is called as a module; name the weights: Named([...])")
+    return called[-1]
+
+
+def _note(called: list[str], name: str):  # type: ignore[no-untyped-def]
+    def hook(part: nn.Module, args: object) -> None:  # noqa: ARG001
+        called.append(name)
+
+    return hook
