@@ -20,7 +20,7 @@ from benchmarks.loops import categorical_loss, train_by_index
 from credibly import Model, inference, likelihoods
 from credibly.inference import Estimator, Flipout, LocalReparameterization
 
-NUM_STEPS, LEARNING_RATE, INITIAL_SCALE = 40, 1e-3, 0.03
+NUM_STEPS, LEARNING_RATE, INITIAL_SCALE = 100, 1e-3, 0.03
 RAW_SCALE = torch.tensor(INITIAL_SCALE).expm1().log().item()  # softplus of it is the scale
 
 Loss = Callable[[Tensor, Tensor], Tensor]

@@ -24,7 +24,7 @@ BATCH_SIZE, NUM_EPOCHS, LEARNING_RATE = 128, 400, 0.01
 DROPOUT_RATES = (0.005, 0.01, 0.05, 0.1)
 NOISE_PRECISIONS = {"boston": (0.1, 0.15, 0.2), "concrete": (0.025, 0.05, 0.075)}
 LENGTH_SCALE = 0.01
-PRIOR_SCALES = (0.3, 1.0, 3.0)
+PRIOR_SCALES = (0.1, 0.3, 1.0)
 
 Options = dict[str, float]
 Method = Callable[[Rows, Options], tuple[Model, inference.InferenceMethod]]

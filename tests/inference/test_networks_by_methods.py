@@ -157,7 +157,10 @@ def test_a_row_that_cannot_be_read_leaves_the_model_alone(network, method):
     assert_untouched(model, before)
 
 
-@pytest.mark.parametrize("method", METHODS)
+TRAINING = [name for name, make in METHODS.items() if with_callback(make(), lambda _: None) is not None]
+
+
+@pytest.mark.parametrize("method", TRAINING)
 def test_a_callback_that_raises_leaves_the_model_alone(method):
     """On the network with BatchNorm, whose statistics training moves."""
 
@@ -165,8 +168,6 @@ def test_a_callback_that_raises_leaves_the_model_alone(method):
         raise KeyboardInterrupt
 
     recipe = with_callback(METHODS[method](), interrupt)
-    if recipe is None:
-        pytest.skip("does not train")
     model = case("resnet").model()
     before = snapshot(model)
     with pytest.raises(KeyboardInterrupt):

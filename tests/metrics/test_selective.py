@@ -101,7 +101,7 @@ def test_the_area_of_weights_is_that_of_many_copies():
     assert area.item() == pytest.approx(copies.item(), abs=1e-4)
 
 
-@pytest.mark.parametrize("metric", [AURC(), EAURC()], ids=str)
+@pytest.mark.parametrize("metric", [AURC(), EAURC()], ids=lambda metric: type(metric).__name__)
 def test_no_error_seen_is_no_certainty(metric):
     """Of 50 rows a share of errors of 0.06 shows none with probability 0.045."""
     top = torch.linspace(0.5, 1, 50, dtype=torch.float64)

@@ -114,7 +114,7 @@ def _why_no_layer(two: _Call, three: _Call, count: Counter[str]) -> str:
     if two.function not in LAYERS:
         return f"it is used by {two.described}"
     if two.weight is None:
-        return "the weight of its layer is not random"
+        return "the weight of its layer is computed, or not random"
     if count[two.weight] > 1:
         return f"its layer's weight is used in {count[two.weight]} places"
     unbatched = two.function in _CONVOLUTIONS and len(two.inputs) != len(two.outputs)
