@@ -44,7 +44,9 @@ def test_metrics_of_no_shared_rows_and_biased_ones_are_refused_by_name(name):
 
 
 @pytest.mark.parametrize(
-    "metric", [metrics.LogScore(), metrics.Brier(), metrics.RMSE(), metrics.AURC(), metrics.EAURC()], ids=lambda metric: type(metric).__name__
+    "metric",
+    [metrics.LogScore(), metrics.Brier(), metrics.RMSE(), metrics.AURC(), metrics.EAURC()],
+    ids=lambda metric: type(metric).__name__,
 )
 def test_the_paired_interval_is_narrow_and_holds_the_difference(metric, dtype):
     one, two, targets = two_forecasts(noise=0.1, dtype=dtype)
@@ -59,7 +61,9 @@ def test_the_paired_interval_is_narrow_and_holds_the_difference(metric, dtype):
     assert estimate.upper - estimate.lower < 0.6 * unpaired
 
 
-@pytest.mark.parametrize("metric", [metrics.LogScore(), metrics.Brier(), metrics.RMSE()], ids=lambda metric: type(metric).__name__)
+@pytest.mark.parametrize(
+    "metric", [metrics.LogScore(), metrics.Brier(), metrics.RMSE()], ids=lambda metric: type(metric).__name__
+)
 def test_the_order_of_two_predictions_turns_the_interval_round(metric):
     one, two, targets = two_forecasts()
     forth, back = metric.compare(one, two, targets, seed=3), metric.compare(two, one, targets, seed=3)
