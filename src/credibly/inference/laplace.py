@@ -61,10 +61,11 @@ class Laplace(InferenceMethod):
         structure: how much of the dependence between weights is kept: `Diagonal()`, `Kronecker()` (for each tensor by
             itself), `LowRank(rank)` or `Dense()`.
         subset: which weights are random: `AllWeights()`, `LastLayer()`, `Named(names)` or
-        `LargestVariance(num_weights)`. curvature: `GGN()`, `GGN(num_scores=...)` for many outputs, or
-        `EmpiricalFisher()`. train: how to train first, for example `MAP()`. None does not train: then `fit` needs a
-        `start`. prior_precision: of a Normal prior over all weights in place of the model's own prior, also in
-        training. tune: how to choose the strength of the prior, and the noise, after training: `Evidence()`,
+            `LargestVariance(num_weights)`.
+        curvature: `GGN()`, `GGN(num_scores=...)` for many outputs, or `EmpiricalFisher()`.
+        train: how to train first, for example `MAP()`. None does not train: then `fit` needs a `start`.
+        prior_precision: of a Normal prior over all weights in place of the model's own prior, also in training.
+        tune: how to choose the strength of the prior, and the noise, after training: `Evidence()`,
             `ValidationLogScore()`, or None, which leaves them.
         linearized: predict by the network linearised in its weights; otherwise by the network at drawn weights.
         probit: predict classes without draws, where the network is linearised; see `posteriors.LinearizedPosterior`.
