@@ -5,7 +5,7 @@ that table and the region is a comparison with it, so the two cannot disagree.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -30,6 +30,22 @@ class ClassScore(Score[PredictionSets]):
     def blocks(self, predicted: Distribution) -> Iterator[tuple[slice, Tensor]]:
         """Some rows at a time, with what `table`, `of_targets` and `members` read: log probabilities."""
         return class_log_prob_blocks(predicted)
+
+    def over_blocks(
+        self, predicted: Distribution, work: Callable[[slice, Tensor], Tensor], *, first: int = 0
+    ) -> list[Tensor]:
+        """What `work` gives for some rows after the other.
+
+        Args:
+            predicted: the rows.
+            work: takes their numbers and what `blocks` gives for them.
+            first: the number of the first row.
+        """
+        parts = []
+        for rows, block in self.blocks(predicted):
+            numbers = slice(first + rows.start, first + rows.stop)
+            parts.append(work(numbers, _without_nan(block, numbers)))
+        return parts
 
     @abstractmethod
     def table(self, log_probs: Tensor, u: Tensor) -> Tensor:
@@ -58,8 +74,8 @@ class ClassScore(Score[PredictionSets]):
         self.check(predicted)
         column = match_targets(predicted, targets).to(torch.int64).unsqueeze(-1)
         u = _column(u, predicted)
-        parts = [self.of_targets(block, column[rows], u[rows]) for rows, block in self._checked_blocks(predicted)]
-        return torch.cat(parts).squeeze(-1)
+        scores = self.over_blocks(predicted, lambda rows, block: self.of_targets(block, column[rows], u[rows]))
+        return torch.cat(scores).squeeze(-1)
 
     def scores_of_classes(self, predicted: Distribution, u: ArrayLike | None = None) -> Tensor:
         """The scores of all classes of every row, (rows, classes), float64; `u` as in `Score.score`.
@@ -70,7 +86,7 @@ class ClassScore(Score[PredictionSets]):
         """
         self.check(predicted)
         u = _column(u, predicted)
-        return torch.cat([self.table(block, u[rows]) for rows, block in self._checked_blocks(predicted)])
+        return torch.cat(self.over_blocks(predicted, lambda rows, block: self.table(block, u[rows])))
 
     def region(self, predicted: Distribution, thresholds: ArrayLike, u: ArrayLike | None = None) -> PredictionSets:
         """The classes whose score is at most the threshold; see `Score.region`.
@@ -84,12 +100,8 @@ class ClassScore(Score[PredictionSets]):
         limits = row_thresholds(thresholds, count, reference(predicted).device)
         limits = limits.expand(count, limits.shape[-1] if limits.dim() else 1)
         u = _column(u, predicted)
-        parts = [self.members(block, limits[rows], u[rows]) for rows, block in self._checked_blocks(predicted)]
-        return PredictionSets(torch.cat(parts))
-
-    def _checked_blocks(self, predicted: Distribution) -> Iterator[tuple[slice, Tensor]]:
-        for rows, block in self.blocks(predicted):
-            yield rows, _without_nan(block, rows)
+        members = self.over_blocks(predicted, lambda rows, block: self.members(block, limits[rows], u[rows]))
+        return PredictionSets(torch.cat(members))
 
     def check(self, predicted: Distribution) -> None:
         """Raise a NotSupportedError unless the prediction is one choice among classes a row.
@@ -118,8 +130,9 @@ def check_class_score(name: str, score: object) -> None:
 
 
 def _without_nan(block: Tensor, rows: slice) -> Tensor:
-    if bool(block.sum().isnan()):
-        row = int(block.isnan().any(-1).nonzero()[0]) + rows.start
+    missing = block[:, 0].isnan()  # the classes of a row are divided by their sum, and are NaN together
+    if bool(missing.any()):
+        row = int(missing.nonzero()[0]) + rows.start
         raise NotFiniteError(f"`predicted` must have no NaN probabilities; the first is in row {row}")
     return block.detach()
 

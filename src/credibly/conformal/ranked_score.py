@@ -5,23 +5,30 @@ for all of its classes. A target's place takes no sort. A region takes the sorte
 a position, as if nothing were tied and u were 0, is at most the score of the last class that stands there, and at
 least the score of every larger value. The first position whose bound does not exceed the threshold therefore names
 the one value that needs to be looked at; more probable classes are in the set, less probable ones are not.
+
+Nearly all rows are decided by a sort of values rounded to float32; see `rounded_rows`.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import chain, pairwise
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
 from credibly.conformal.class_score import ClassScore
+from credibly.conformal.rounded_rows import RoundedRows
 from credibly.conformal.standing import SortedRows, Standing, Unsorted
+from credibly.core.threads import in_threads, num_threads
 from credibly.distributions.class_rows import class_mass_blocks
+from credibly.distributions.kinds import reference
+from credibly.distributions.rows import num_rows, select
 
 __all__ = ["RankedScore", "least_probability", "on_grid"]
 
-
-_BLOCK = 2**22  # probabilities at a time: threads that sort are held up by those that have just added up, once a block
+_BLOCK = 2**20  # probabilities at a time: threads wait for each other's turn in the interpreter where they are fewer
+_PER_THREAD = 2**17  # probabilities that are worth a thread
 
 
 class RankedScore(ClassScore):
@@ -59,6 +66,19 @@ class RankedScore(ClassScore):
         """Some rows at a time, with their class probabilities, (rows, classes), float64."""
         return class_mass_blocks(predicted, max_elements=_BLOCK)
 
+    def over_blocks(
+        self, predicted: Distribution, work: Callable[[slice, Tensor], Tensor], *, first: int = 0
+    ) -> list[Tensor]:
+        """What `work` gives for some rows after the other, in as many threads as torch may use."""
+        probs, rows = reference(predicted), num_rows(predicted)
+        threads = num_threads(probs.device, most=min(probs.numel() // _PER_THREAD, rows))
+        ends = [rows * share // threads for share in range(threads + 1)]
+
+        def one(share: slice) -> list[Tensor]:
+            return super(RankedScore, self).over_blocks(select(predicted, share), work, first=first + share.start)
+
+        return list(chain.from_iterable(in_threads(one, [slice(*pair) for pair in pairwise(ends)])))
+
     def table(self, probs: Tensor, u: Tensor) -> Tensor:
         """The scores of all classes, (rows, classes)."""
         values = self.values(probs)
@@ -74,27 +94,24 @@ class RankedScore(ClassScore):
         """Whether each class's score is at most its threshold; `thresholds` broadcast to (rows, classes)."""
         if thresholds.shape[-1] != 1:
             return self.table(probs, u) <= thresholds
-        values = self.values(probs)
-        rows = SortedRows(values, self._num_candidates(values, thresholds))
-        first = (self.formula(rows.positions(), u) > thresholds).sum(-1, keepdim=True, dtype=torch.int32).long()
-        last_place = rows.ordered.shape[-1] - 1
+        values, last = self.values(probs), self.impossible(probs.shape[-1])
+        least = self.least_value(thresholds, probs.shape[-1])
+        inside, unsure = RoundedRows(values, least).members(self.formula, thresholds, u)
+        if bool(unsure.any()):
+            exact = self._members_by_sort(values[unsure], thresholds[unsure], u[unsure])
+            inside[unsure] = exact if last is None else exact & (probs[unsure] > 0)
+        if last is not None:
+            everything = thresholds >= last
+            return inside | everything if bool(everything.any()) else inside
+        return inside
+
+    def _members_by_sort(self, values: Tensor, thresholds: Tensor, u: Tensor) -> Tensor:
+        rows = SortedRows(values)
+        first = (self.formula(rows.positions(), u) > thresholds).sum(-1, keepdim=True)
+        last_place = values.shape[-1] - 1
         cutoff = rows.ordered.gather(-1, first.clamp(max=last_place)).masked_fill_(first > last_place, torch.inf)
         included = self.formula(rows.at(cutoff), u) <= thresholds
-        inside = values >= torch.where(included, cutoff, torch.nextafter(cutoff, cutoff.new_tensor(torch.inf)))
-        last = self.impossible(probs.shape[-1])
-        if last is None:
-            return inside
-        if bool((cutoff == 0).any()):
-            inside &= probs > 0
-        everything = thresholds >= last
-        return inside | everything if bool(everything.any()) else inside
-
-    def _num_candidates(self, values: Tensor, thresholds: Tensor) -> int | None:
-        """The largest number of classes of a row that can be in its set: only they have to be sorted."""
-        least = self.least_value(thresholds, values.shape[-1])
-        if least is None or not values.numel():
-            return None
-        return max(1, int((values >= least).sum(-1, dtype=torch.int32).max()))
+        return values >= torch.where(included, cutoff, torch.nextafter(cutoff, cutoff.new_tensor(torch.inf)))
 
     def _with_impossible(self, scores: Tensor, probs: Tensor, num_classes: int) -> Tensor:
         last = self.impossible(num_classes)

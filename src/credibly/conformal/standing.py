@@ -9,16 +9,12 @@ the last bit.
 """
 
 from abc import ABC, abstractmethod
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["SortedRows", "Standing", "Unsorted", "sorted_rows"]
-
-_PER_THREAD = 2**16  # numbers that are worth a thread
+__all__ = ["SortedRows", "Standing", "Unsorted", "at_least", "sorted_rows"]
 
 
 class Standing(ABC):
@@ -64,38 +60,34 @@ class Unsorted(Standing):
         branches cannot be foretold.
         """
         capped = torch.minimum(self._values, self._own).sum(-1, keepdim=True)
-        below = capped - self._own * _count(self._values >= self._own)
+        below = capped - self._own * _count(at_least(self._values, self._own))
         return (1 - below) - (1 - u) * (self._own * self._num_tied())
 
     def rank_reached(self, u: Tensor) -> Tensor:
         """See `Standing.rank_reached`: two counts."""
-        return _count(self._values > self._own) + u * self._num_tied()
+        tied = self._num_tied()
+        return (_count(at_least(self._values, self._own)) - tied) + u * tied
 
     def _num_tied(self) -> Tensor:
-        return _count(self._values == self._own)
+        return _count(_equal(self._values, self._own))
 
 
 class SortedRows:
-    """The largest values of every row in increasing order, with their running sums.
+    """The values of every row in increasing order, with their running sums.
 
     Args:
         values: of all classes, (rows, classes); not changed.
-        num_largest: how many of the largest values will be asked about, all without it. More may be kept.
     """
 
-    def __init__(self, values: Tensor, num_largest: int | None = None) -> None:
-        num_classes = values.shape[-1]
-        kept = num_classes if num_largest is None or 2 * num_largest >= num_classes else num_largest
-        ordered = sorted_rows(values, kept)
-        self.ordered = ordered[:, num_classes - kept :].contiguous()  # (rows, kept)
-        self.rest = ordered[:, : num_classes - kept].sum(-1, keepdim=True)  # the mass of the others
+    def __init__(self, values: Tensor) -> None:
+        self.ordered = sorted_rows(values)
         self._up_to: Tensor | None = None
 
     @property
     def up_to(self) -> Tensor:
-        """The sum of all values up to each position, (rows, kept)."""
+        """The sum of all values up to each position, (rows, classes)."""
         if self._up_to is None:
-            self._up_to = self.ordered.cumsum(-1).add_(self.rest)
+            self._up_to = self.ordered.cumsum(-1)
         return self._up_to
 
     def at(self, own: Tensor) -> Standing:
@@ -103,7 +95,7 @@ class SortedRows:
         return _Within(self, own)
 
     def positions(self) -> Standing:
-        """The least place of what stands at each position, whatever u, (rows, kept)."""
+        """The least place of what stands at each position, whatever u, (rows, classes)."""
         return _Positions(self)
 
 
@@ -127,7 +119,7 @@ class _Within(Standing):
         return (self._rows.ordered.shape[-1] - self._end) + u * (self._end - self._first)
 
     def _sum_of_smallest(self, number: Tensor) -> Tensor:
-        return torch.where(number > 0, self._rows.up_to.gather(-1, (number - 1).clamp(min=0)), self._rows.rest)
+        return torch.where(number > 0, self._rows.up_to.gather(-1, (number - 1).clamp(min=0)), 0.0)
 
 
 class _Positions(Standing):
@@ -153,29 +145,23 @@ def _count(which: Tensor) -> Tensor:
     return which.sum(-1, keepdim=True, dtype=torch.int32)
 
 
-def sorted_rows(values: Tensor, num_largest: int) -> Tensor:
-    """The values of every row, increasing; on the CPU by numpy, several times faster, in as many threads as torch has.
-
-    Args:
-        values: (rows, classes); not changed.
-        num_largest: how many of the largest have to be in order, at the end of each row; the others, which are no
-            larger, may come in any order before them.
-    """
+def sorted_rows(values: Tensor) -> Tensor:
+    """The values of every row, (rows, classes), increasing; on the CPU by numpy, which is several times faster."""
     if values.device.type != "cpu":
         return values.sort(-1).values
     ordered = values.clone(memory_format=torch.contiguous_format)
-    threads = min(torch.get_num_threads(), 1 + ordered.numel() // _PER_THREAD)
-    parts = np.array_split(ordered.numpy(), threads)
-    unsorted = values.shape[-1] - num_largest
-    if threads == 1:
-        _sort_in_place(parts[0], unsorted)
-    else:
-        with ThreadPoolExecutor(threads) as pool:  # numpy sorts without the interpreter's lock
-            list(pool.map(_sort_in_place, parts, [unsorted] * threads))
+    ordered.numpy().sort(-1)
     return ordered
 
 
-def _sort_in_place(part: "np.ndarray[Any, Any]", unsorted: int) -> None:
-    if unsorted:
-        part.partition(unsorted, axis=-1)
-    part[:, unsorted:].sort(-1)
+def at_least(values: Tensor, limits: Tensor) -> Tensor:
+    """`values >= limits`; on the CPU by numpy, several times faster where the outcome cannot be foretold."""
+    if values.device.type != "cpu":
+        return values >= limits
+    return torch.from_numpy(np.greater_equal(values.numpy(), limits.numpy()))
+
+
+def _equal(values: Tensor, others: Tensor) -> Tensor:
+    if values.device.type != "cpu":
+        return values == others
+    return torch.from_numpy(np.equal(values.numpy(), others.numpy()))

@@ -9,13 +9,14 @@ one core busy; draws, which share nothing, are made by as many threads as torch 
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import accumulate
 from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+from credibly.core.threads import in_threads, num_threads
 
 __all__ = ["Stream", "base_seed", "derived_seed", "iterate", "seeded"]
 
@@ -72,31 +73,21 @@ class Stream:
 
     def _fill(self, draw: Callable[..., Tensor], size: int, first: int, last: int, dtype: torch.dtype) -> Tensor:
         table = torch.empty(last - first, size, dtype=dtype, device=self.device)
-        workers = self._num_workers(table)
-        if workers == 1:
-            self._fill_rows(draw, table, first, self._generator)
-            return table
-        inference = torch.is_inference_mode_enabled()  # which every thread has for itself
-
-        def fill(share: Tensor, start: int) -> None:
-            with torch.inference_mode(inference):
-                self._fill_rows(draw, share, start, torch.Generator())
-
-        shares = table.tensor_split(workers)
+        shares = table.tensor_split(self._num_workers(table))
         starts = [first, *(first + end for end in accumulate(map(len, shares[:-1])))]
-        with ThreadPoolExecutor(workers) as pool:
-            list(pool.map(fill, shares, starts))
+        in_threads(lambda share: self._fill_rows(draw, *share), list(zip(shares, starts, strict=True)))
         return table
 
-    def _fill_rows(self, draw: Callable[..., Tensor], table: Tensor, first: int, generator: torch.Generator) -> None:
+    def _fill_rows(self, draw: Callable[..., Tensor], table: Tensor, first: int) -> None:
+        generator = torch.Generator(self.device)
         for index, row in enumerate(table.unbind(), first):
             draw(row.shape, generator=generator.manual_seed(self._key(index)), out=row)
 
     def _num_workers(self, table: Tensor) -> int:
-        """How many threads to make a table by: those that torch may use, where each has enough to do."""
-        if self.device.type != "cpu" or table.numel() < _THREAD_SIZE * len(table):
+        """How many threads to make a table by: as many as have enough to do."""
+        if table.numel() < _THREAD_SIZE * len(table):
             return 1
-        return max(1, min(torch.get_num_threads(), len(table), table.numel() // _THREAD_NUMBERS))
+        return num_threads(self.device, most=min(len(table), table.numel() // _THREAD_NUMBERS))
 
 
 @contextmanager
