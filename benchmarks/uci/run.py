@@ -1,5 +1,6 @@
 """Every method on every split, two at a time; what has been measured before is not measured again."""
 
+import math
 import multiprocessing
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -15,6 +16,7 @@ from benchmarks.uci.records import append, key_of, recorded
 from benchmarks.uci.scores import scores
 from benchmarks.uci.splits import NUM_SPLITS, Rows, splits
 from benchmarks.uci.table import table
+from credibly.core.errors import NotFiniteError
 
 __all__ = ["RESULTS", "measure", "run"]
 
@@ -40,8 +42,11 @@ def measure(dataset: str, method: str, split: int) -> dict[str, Any]:
     rows = splits(DATASETS[dataset]())[split]
     grid = candidates(method, dataset)
     inner = [_fit_and_score(method, each, rows.inner_train, rows.validation, split) for each in grid]
-    best = max(range(len(grid)), key=lambda index: inner[index]["log_prob"])
-    final = _fit_and_score(method, grid[best], rows.train, rows.test, split)
+    order = sorted(range(len(grid)), key=lambda index: inner[index]["log_prob"], reverse=True)
+    for best in order:  # the first of them nearly always
+        final = _fit_and_score(method, grid[best], rows.train, rows.test, split)
+        if math.isfinite(final["log_prob"]):
+            break
     return {
         "dataset": dataset,
         "method": method,
@@ -49,6 +54,7 @@ def measure(dataset: str, method: str, split: int) -> dict[str, Any]:
         **final,
         "chosen": grid[best].options,
         "validation_log_prob": inner[best]["log_prob"],
+        "diverged": sum(not math.isfinite(each["log_prob"]) for each in inner),
         "seconds": round(time.monotonic() - began, 1),
     }
 
@@ -56,6 +62,9 @@ def measure(dataset: str, method: str, split: int) -> dict[str, Any]:
 def _fit_and_score(method: str, candidate: Candidate, train: Rows, test: Rows, seed: int) -> dict[str, float]:
     torch.manual_seed(seed)  # the network's first weights
     model, recipe = METHODS[method](train, candidate.options)
-    posterior = recipe.fit(model, train, seed=seed)
+    try:
+        posterior = recipe.fit(model, train, seed=seed)
+    except NotFiniteError:  # training diverged: no candidate
+        return {"rmse": math.inf, "log_prob": -math.inf}
     num_draws = None if posterior.num_stored is not None else candidate.num_draws
     return scores(posterior.predict(test[0], num_draws=num_draws, seed=seed), test[1])
