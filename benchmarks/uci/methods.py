@@ -1,9 +1,9 @@
 """The methods of the table, each with the grid that is searched on the validation rows.
 
-All share one hidden layer of 50 ReLU units and 400 epochs of Adam in batches of 128, whose rate falls from 0.01 along
-half a cosine: that goes as far as the thousands of epochs at a small constant rate that the papers train for. MC
-dropout has a grid of dropout rates by noise precisions, in the units of the targets, and the length scale 0.01, as in
-its paper's published code. The others learn the noise, and choose the scale of the weights' prior.
+All share one hidden layer of 50 ReLU units and Adam in batches of 128, whose rate falls from 0.01 along half a cosine.
+MC dropout trains for 1600 epochs, in place of the 4000 at a constant 0.001 of its paper's published code; its grid of
+dropout rates by noise precisions, in the units of the targets, and the length scale 0.01 are those of that code. The
+others train for 400 epochs, learn the noise, and choose the scale of the weights' prior.
 """
 
 import math
@@ -21,6 +21,7 @@ __all__ = ["METHODS", "Candidate", "Method", "candidates"]
 
 HIDDEN = 50
 BATCH_SIZE, NUM_EPOCHS, LEARNING_RATE = 128, 400, 0.01
+NUM_EPOCHS_MC_DROPOUT = 1600
 DROPOUT_RATES = (0.005, 0.01, 0.05, 0.1)
 NOISE_PRECISIONS = {"boston": (0.1, 0.15, 0.2), "concrete": (0.025, 0.05, 0.075)}
 LENGTH_SCALE = 0.01
@@ -56,8 +57,8 @@ def _model(rows: Rows, options: Options) -> Model:
     return Model(_net(rows[0].shape[1]), likelihoods.Gaussian(), prior, inputs=Standardize(), targets=Standardize())
 
 
-def _map() -> inference.MAP:
-    return inference.MAP(num_epochs=NUM_EPOCHS, batch_size=BATCH_SIZE, learning_rate=LEARNING_RATE, schedule=cosine)
+def _map(num_epochs: int = NUM_EPOCHS) -> inference.MAP:
+    return inference.MAP(num_epochs=num_epochs, batch_size=BATCH_SIZE, learning_rate=LEARNING_RATE, schedule=cosine)
 
 
 def _mc_dropout(rows: Rows, options: Options) -> tuple[Model, inference.InferenceMethod]:
@@ -75,7 +76,7 @@ def _mc_dropout(rows: Rows, options: Options) -> tuple[Model, inference.Inferenc
         inputs=Standardize(),
         targets=Standardize(),
     )
-    return model, inference.MCDropout(train=_map())
+    return model, inference.MCDropout(train=_map(NUM_EPOCHS_MC_DROPOUT))
 
 
 def _ensemble(rows: Rows, options: Options) -> tuple[Model, inference.InferenceMethod]:

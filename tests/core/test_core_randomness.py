@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from credibly.core import randomness
 from credibly.core.randomness import Stream, base_seed, derived_seed, seeded
 
 SEEDS = st.integers(-(2**40), 2**70)
@@ -20,21 +19,6 @@ def test_a_draw_does_not_depend_on_the_range_it_is_made_in(seed, first, length, 
     assert torch.equal(stream.normal(size, first, first + length, torch.float64), whole[first:])
     one_by_one = [Stream(seed, "weights").normal(size, k, k + 1, torch.float64) for k in range(first, first + length)]
     assert torch.equal(torch.cat([*one_by_one, whole[:0]]), whole[first:])
-
-
-@pytest.mark.parametrize("inference", [False, True])
-def test_draws_that_threads_make_are_those_of_one(monkeypatch, inference, dtype):
-    alone = Stream(5, "weights").normal(3000, 4, 95, dtype)
-    workers = []
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    monkeypatch.setattr(randomness, "_THREAD_NUMBERS", 1000)
-    original = Stream._fill_rows
-    monkeypatch.setattr(
-        Stream, "_fill_rows", lambda self, *args: (workers.append(len(args[1])), original(self, *args))[1]
-    )
-    with torch.inference_mode(inference):
-        assert torch.equal(Stream(5, "weights").normal(3000, 4, 95, dtype), alone)
-    assert sorted(workers) == [30, 30, 31]
 
 
 @pytest.mark.parametrize("method", ["uniform", "normal"])

@@ -3,27 +3,20 @@
 A stream is a function of (seed, name). Its k-th draw comes, whole, from a generator seeded by the stream's
 hash plus k, so that draw k is the same numbers whether it is made alone or with a thousand others, and
 whatever was drawn before. On the CPU `manual_seed` keeps only the low 32 bits of a seed; adding the index to
-one hash, rather than hashing every index, makes sure that no two draws of a stream collide. One generator keeps
-one core busy; draws, which share nothing, are made by as many threads as torch may use.
+one hash, rather than hashing every index, makes sure that no two draws of a stream collide.
 """
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import accumulate
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from credibly.core.threads import in_threads, num_threads
-
 __all__ = ["Stream", "base_seed", "derived_seed", "iterate", "seeded"]
 
 T = TypeVar("T")
-
-_THREAD_NUMBERS = 2**17  # random numbers that are worth a thread of their own
-_THREAD_SIZE = 2**10  # numbers of one draw from which on threads seldom wait for each other
 
 
 def base_seed(seed: int | None) -> int:
@@ -57,37 +50,25 @@ class Stream:
 
     def generator(self, index: int = 0) -> torch.Generator:
         """The generator of draw `index`, at its start. It is re-used: finish one draw before the next."""
-        return self._generator.manual_seed(self._key(index))
-
-    def _key(self, index: int) -> int:
         bits = 32 if self.device.type == "cpu" else 62
-        return (self._hash + index) % (1 << bits)
+        return self._generator.manual_seed((self._hash + index) % (1 << bits))
 
     def uniform(self, size: int, first: int, last: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Draws `first` to `last - 1`, each `size` numbers uniform on [0, 1): shape (last - first, size)."""
-        return self._fill(torch.rand, size, first, last, dtype)
+        return self._fill(torch.rand, torch.empty(last - first, size, dtype=dtype, device=self.device), first)
 
     def normal(self, size: int, first: int, last: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Draws `first` to `last - 1`, each `size` standard normal numbers: shape (last - first, size)."""
-        return self._fill(torch.randn, size, first, last, dtype)
+        return self.normal_(torch.empty(last - first, size, dtype=dtype, device=self.device), first)
 
-    def _fill(self, draw: Callable[..., Tensor], size: int, first: int, last: int, dtype: torch.dtype) -> Tensor:
-        table = torch.empty(last - first, size, dtype=dtype, device=self.device)
-        shares = table.tensor_split(self._num_workers(table))
-        starts = [first, *(first + end for end in accumulate(map(len, shares[:-1])))]
-        in_threads(lambda share: self._fill_rows(draw, *share), list(zip(shares, starts, strict=True)))
-        return table
+    def normal_(self, table: Tensor, first: int) -> Tensor:
+        """Write draws `first` and following, of standard normal numbers, into the rows of a table."""
+        return self._fill(torch.randn, table, first)
 
-    def _fill_rows(self, draw: Callable[..., Tensor], table: Tensor, first: int) -> None:
-        generator = torch.Generator(self.device)
+    def _fill(self, draw: Callable[..., Tensor], table: Tensor, first: int) -> Tensor:
         for index, row in enumerate(table.unbind(), first):
-            draw(row.shape, generator=generator.manual_seed(self._key(index)), out=row)
-
-    def _num_workers(self, table: Tensor) -> int:
-        """How many threads to make a table by: as many as have enough to do."""
-        if table.numel() < _THREAD_SIZE * len(table):
-            return 1
-        return num_threads(self.device, most=min(len(table), table.numel() // _THREAD_NUMBERS))
+            draw(row.shape, generator=self.generator(index), out=row)
+        return table
 
 
 @contextmanager

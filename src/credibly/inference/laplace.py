@@ -127,11 +127,14 @@ class Laplace(InferenceMethod):
                 "Laplace does not train by itself: pass start=posterior, weights by name or start='current' to fit, or "
                 "a recipe, Laplace(train=MAP())"
             )
-        own = self._with_prior(model, data, start, seed)
+        own = self._with_prior(model)
         if self.train is None:
-            return self._around(own, data, start, Info("Laplace", seed), validation, progress)
+            problem = prepare(own, data, validation=validation, start=start, seed=seed)
+            self._check(problem)
+            return self._around(problem, data, Info("Laplace", seed), validation, progress)
+        self._check(prepare(own, data, start=start, seed=seed))
         trained = self.train.fit(own, data, validation=validation, start=start, seed=seed, progress=progress)
-        return self._around(own, data, trained, replace(trained.info, method="Laplace"), validation, progress)
+        return self._after(trained, own, data, validation, progress)
 
     def fit_members(
         self,
@@ -147,50 +150,60 @@ class Laplace(InferenceMethod):
         """The members are trained together by the recipe, where it can; each gets its own curvature."""
         if self.train is None:
             return super().fit_members(model, data, starts, seeds, rows=rows, validation=validation, progress=progress)
-        own = self._with_prior(model, data, None, seeds[0])
+        own = self._with_prior(model)
+        self._check(prepare(own, data, seed=seeds[0]))
         options = {"rows": rows, "validation": validation, "progress": progress}
         members = self.train.fit_members(own, data, starts, seeds, **options)
         parts = [data] * len(seeds) if rows is None else [rows_of(own, data, index) for index in rows]
         return [
-            self._around(own, part, member, replace(member.info, method="Laplace"), validation, progress)
-            for part, member in zip(parts, members, strict=True)
+            self._after(member, own, part, validation, progress) for part, member in zip(parts, members, strict=True)
         ]
 
-    def _with_prior(self, model: Model, data: Any, start: Start, seed: int) -> Model:
-        """A copy with the prior that is meant, after a look at what would be refused once training is over."""
-        problem = prepare(model, data, start=start, seed=seed)
-        own = model
-        if self.prior_precision is not None:
-            own = Model(
-                model.net,
-                model.given_likelihood,
-                Normal(self.prior_precision**-0.5),
-                inputs=model.inputs,
-                targets=model.targets,
-                output=model.output,
-                offset=model.offset,
-                noise_prior=model.noise_prior,
-            )
+    def _with_prior(self, model: Model) -> Model:
+        """The model with the prior that is meant."""
+        if self.prior_precision is None:
+            return model
+        return Model(
+            model.net,
+            model.given_likelihood,
+            Normal(self.prior_precision**-0.5),
+            inputs=model.inputs,
+            targets=model.targets,
+            output=model.output,
+            offset=model.offset,
+            noise_prior=model.noise_prior,
+        )
+
+    def _check(self, problem: Problem) -> None:
+        """Raise what would be raised once training is over."""
+        model = problem.model
         if not model.likelihood.elements()[0].has_density:
             raise NotSupportedError(
                 f"{type(model.likelihood).__name__} is a training head without a density, so there is no curvature of "
                 "a log likelihood; use inference.Ensemble or MCDropout"
             )
-        weights, names = _weights(model), self.subset.names(problem.model, problem.first_inputs)
-        prior_term(own.prior, weights, names)
+        weights, names = _weights(model), self.subset.names(model, problem.first_inputs)
+        prior_term(model.prior, weights, names)
         if self.tune is not None:
-            scales_of(own.prior, {name: weights[name] for name in names})
+            scales_of(model.prior, {name: weights[name] for name in names})
         if self.subset.most is None:
-            check_bytes(problem.model, names, self.structure, self.max_bytes)
-            core, inputs = problem.model.core, problem.source.first().inputs
-            self.structure.sum(make_plan(core, inputs, names))  # refuses layers that have no such structure
-        return own
+            check_bytes(model, names, self.structure, self.max_bytes)
+            if self.train is not None:  # refuses layers that have no such structure
+                self.structure.sum(make_plan(model.core, problem.source.first().inputs, names))
+
+    def _after(
+        self, trained: Posterior, own: Model, data: Any, validation: Any, progress: bool | None
+    ) -> LinearizedPosterior | LaplacePosterior:
+        """Around what the recipe found."""
+        info = replace(trained.info, method="Laplace")
+        problem = prepare(own, data, validation=validation, start=trained, seed=info.seed)
+        return self._around(problem, data, info, validation, progress)
 
     def _around(
-        self, model: Model, data: Any, start: Start, info: Info, validation: Any, progress: bool | None
+        self, problem: Problem, data: Any, info: Info, validation: Any, progress: bool | None
     ) -> LinearizedPosterior | LaplacePosterior:
-        """The posterior at the start, tuned as often as asked for."""
-        posterior = self._once(prepare(model, data, validation=validation, start=start, seed=info.seed), info)
+        """The posterior at the problem's weights, tuned as often as asked for."""
+        posterior = self._once(problem, info)
         for number in range(1, self.tune.num_rounds if self.tune is not None else 1):
             assert self.train is not None
             seed, own = derived_seed(info.seed, "round", number), posterior.to_model()

@@ -31,7 +31,7 @@ from credibly.priors.gaussian import GaussianPrior
 __all__ = ["GaussianPosterior"]
 
 _CHUNK_WEIGHTS = 2**22  # numbers of the draws of weights held at once
-_MADE_WEIGHTS = 2**19  # numbers of those that are made at once, while they sit in the cache
+_MADE_WEIGHTS = 2**19  # numbers of those that are scaled at once, while they sit in the cache
 
 
 class GaussianPosterior(WeightPosterior):
@@ -142,7 +142,7 @@ class GaussianPosterior(WeightPosterior):
         return max(1, numbers // self.covariance.size)
 
     def _table(self, num_draws: int) -> Tensor:
-        return self._flat_mean().new_empty(num_draws, self.covariance.size)
+        return self.covariance.like.new_empty(num_draws, self.covariance.size)
 
     def _flat_mean(self) -> Tensor:
         return torch.cat([weight.flatten() for weight in self.mean.values()])
@@ -152,11 +152,10 @@ class GaussianPosterior(WeightPosterior):
 
     def _fill(self, table: Tensor, stream: Stream, first: int) -> None:
         """Write draws `first` and following, one a row."""
-        mean, dtype = self._flat_mean(), self.covariance.like.dtype
+        mean = self._flat_mean()
+        stream.normal_(table, first)
         for part in torch.split(table, self._at_once(_MADE_WEIGHTS)):
-            noise = stream.normal(self.covariance.size, first, first + len(part), dtype)
-            torch.add(self.covariance.root(noise), mean, out=part)
-            first += len(part)
+            torch.add(self.covariance.root(part), mean, out=part)
 
     def _named(self, flat: Tensor) -> Params:
         """A flat vector, (..., d), as weights by name, (..., *shape), in their precision."""
