@@ -96,7 +96,7 @@ class _Local(torch.autograd.Function):
         of_variance = grad * slope
         of_inputs = None
         if needs[0]:
-            of_inputs = torch.addcmul(grad @ weight, x, of_variance @ variance, value=2)
+            of_inputs = (grad @ weight).addcmul_(x, of_variance @ variance, value=2)
         return (
             of_inputs,
             grad.mT @ x if needs[1] else None,
@@ -145,7 +145,7 @@ class _Flipped(torch.autograd.Function):
         if needs[0]:
             through = of_offset @ deviation
             through.view(torch.int32).bitwise_xor_(before)
-            of_inputs = torch.addmm(through, grad, weight)
+            of_inputs = through.addmm_(grad, weight)
         return (
             of_inputs,
             grad.mT @ x if needs[1] else None,
