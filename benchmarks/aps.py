@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from mapie.classification import SplitConformalClassifier
 from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import Tensor
 
-from benchmarks.harness import Benchmark, Fact, Peer
+from benchmarks.harness import Benchmark, Fact, Peer, bytes_of_program
 from credibly import conformal, distributions
 
 NUM_ROWS, NUM_CLASSES, COVERAGE = 25_000, 1000, 0.9
@@ -77,7 +76,7 @@ def parts() -> Iterator[Benchmark | Fact]:
         yield Fact(
             name=f"aps: peak memory beyond the input, {kind}",
             promise=f"< {MOST_EXTRA_MEMORY} times the input",
-            holds=lambda scale=scale: extra_memory(scale) < MOST_EXTRA_MEMORY,  # type: ignore[misc]
+            holds=lambda scale=scale: extrabytes_of_program(scale) < MOST_EXTRA_MEMORY,  # type: ignore[misc]
         )
 
 
@@ -100,24 +99,18 @@ def _speed(kind: str, probs: Tensor, targets: Tensor) -> Benchmark:
     )
 
 
-def extra_memory(scale: float) -> float:
+def extrabytes_of_program(scale: float) -> float:
     """Peak memory of our way in a process of its own beyond what it held before, over the size of the input."""
-    code = f"from benchmarks.aps import print_extra_memory; print_extra_memory({scale})"
+    code = f"from benchmarks.aps import print_extra_memory; print_extrabytes_of_program({scale})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return float(done.stdout)
 
 
-def print_extra_memory(scale: float) -> None:
+def print_extrabytes_of_program(scale: float) -> None:
     """Measured here, after small sets have loaded all code."""
     probs, targets = forecasts(scale)
     small = slice(HALF - BLOCK // 2, HALF + BLOCK // 2)
     conformal.APS().calibrate(distributions.from_probs(probs[small]), targets[small], seed=0)
-    before = _memory("VmRSS")
+    before = bytes_of_program("VmRSS")
     our_sets(probs, targets)
-    sys.stdout.write(f"{(_memory('VmHWM') - before) / probs.nbytes}\n")
-
-
-def _memory(name: str) -> int:
-    """Bytes of this program; getrusage would report the peak of the process that started it where that is larger."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+    sys.stdout.write(f"{(bytes_of_program('VmHWM') - before) / probs.nbytes}\n")

@@ -17,11 +17,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
-__all__ = ["Benchmark", "Fact", "Peer", "measure", "run"]
+__all__ = ["Benchmark", "Fact", "Peer", "bytes_of_program", "measure", "run"]
 
 NUM_THREADS = 2
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h
@@ -93,6 +94,15 @@ def run(parts: Iterable[Benchmark | Fact]) -> int:
     if not all_held:
         print("a promise was missed", file=sys.stderr)
     return 0 if all_held else 1
+
+
+def bytes_of_program(name: str) -> int:
+    """Memory of this program: its peak, "VmHWM", or what it holds now, "VmRSS".
+
+    getrusage would report the peak of the process that started it where that is larger.
+    """
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
 def _keep_freed_memory() -> None:

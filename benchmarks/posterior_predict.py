@@ -5,7 +5,6 @@ The same random numbers cost the same on either side, and so do the products of 
 and nothing else.
 """
 
-import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from benchmarks.harness import Benchmark, Fact, Peer
+from benchmarks.harness import Benchmark, Fact, Peer, bytes_of_program
 from credibly import Model, likelihoods
 from credibly.core.linalg import Blocks, Diagonal, Inverse, Kronecker
 from credibly.posteriors import GaussianPosterior, Info
@@ -148,10 +147,9 @@ def main() -> None:
     net, x = network(), torch.randn(10_000, WIDTHS[0])
     law = posterior(net, "kronecker")
     law.outputs(x[:2], num_draws=2, seed=0)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = bytes_of_program("VmRSS")
     outputs = law.outputs(x, num_draws=NUM_DRAWS, seed=0)
-    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    print((kilobytes * 1024 - outputs.nbytes) / 2**20)
+    print((bytes_of_program("VmHWM") - before - outputs.nbytes) / 2**20)
 
 
 if __name__ == "__main__":
