@@ -76,7 +76,7 @@ def parts() -> Iterator[Benchmark | Fact]:
         yield Fact(
             name=f"aps: peak memory beyond the input, {kind}",
             promise=f"< {MOST_EXTRA_MEMORY} times the input",
-            holds=lambda scale=scale: extrabytes_of_program(scale) < MOST_EXTRA_MEMORY,  # type: ignore[misc]
+            holds=lambda scale=scale: extra_memory(scale) < MOST_EXTRA_MEMORY,  # type: ignore[misc]
         )
 
 
@@ -99,14 +99,14 @@ def _speed(kind: str, probs: Tensor, targets: Tensor) -> Benchmark:
     )
 
 
-def extrabytes_of_program(scale: float) -> float:
+def extra_memory(scale: float) -> float:
     """Peak memory of our way in a process of its own beyond what it held before, over the size of the input."""
-    code = f"from benchmarks.aps import print_extra_memory; print_extrabytes_of_program({scale})"
+    code = f"from benchmarks.aps import print_extra_memory; print_extra_memory({scale})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return float(done.stdout)
 
 
-def print_extrabytes_of_program(scale: float) -> None:
+def print_extra_memory(scale: float) -> None:
     """Measured here, after small sets have loaded all code."""
     probs, targets = forecasts(scale)
     small = slice(HALF - BLOCK // 2, HALF + BLOCK // 2)

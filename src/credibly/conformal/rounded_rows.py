@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from credibly.conformal.standing import Standing, at_least, sorted_rows
+from credibly.conformal.standing import Standing, at_least, sort_rows
 
 __all__ = ["RoundedRows"]
 
@@ -34,10 +34,11 @@ class RoundedRows:
     def __init__(self, values: Tensor, least: Tensor | None) -> None:
         self.values = values
         self.rounded = values.float()
-        candidates = self.rounded
-        if least is not None and least.numel():  # zeros sort fast
-            candidates = F.threshold(candidates, float(least.min()) * (1 - 2.0**-20), 0.0)
-        self.ordered = sorted_rows(candidates)
+        if least is None or not least.numel():
+            candidates = self.rounded.clone(memory_format=torch.contiguous_format)
+        else:  # zeros sort fast
+            candidates = F.threshold(self.rounded, float(least.min()) * (1 - 2.0**-20), 0.0).contiguous()
+        self.ordered = sort_rows(candidates)
         up_to = self.ordered.cumsum(-1, dtype=torch.float64)
         self.above = up_to[:, -1:] - up_to
 

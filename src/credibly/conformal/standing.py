@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["SortedRows", "Standing", "Unsorted", "at_least", "sorted_rows"]
+__all__ = ["SortedRows", "Standing", "Unsorted", "at_least", "sort_rows"]
 
 
 class Standing(ABC):
@@ -80,7 +80,7 @@ class SortedRows:
     """
 
     def __init__(self, values: Tensor) -> None:
-        self.ordered = sorted_rows(values)
+        self.ordered = sort_rows(values.clone(memory_format=torch.contiguous_format))
         self._up_to: Tensor | None = None
 
     @property
@@ -145,13 +145,12 @@ def _count(which: Tensor) -> Tensor:
     return which.sum(-1, keepdim=True, dtype=torch.int32)
 
 
-def sorted_rows(values: Tensor) -> Tensor:
-    """The values of every row, (rows, classes), increasing; on the CPU by numpy, which is several times faster."""
+def sort_rows(values: Tensor) -> Tensor:
+    """The values of every row, (rows, classes), increasing: in place on the CPU, by numpy, several times faster."""
     if values.device.type != "cpu":
         return values.sort(-1).values
-    ordered = values.clone(memory_format=torch.contiguous_format)
-    ordered.numpy().sort(-1)
-    return ordered
+    values.numpy().sort(-1)
+    return values
 
 
 def at_least(values: Tensor, limits: Tensor) -> Tensor:

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.func import functional_call
 
 from credibly.core.errors import NotFiniteError, NotSupportedError
 from credibly.core.inputs import leaves
-from credibly.core.typing import Inputs
+from credibly.core.typing import Inputs, Params
 from credibly.curvature.joining import joined
 from credibly.curvature.plan import Plan, use_of
 from credibly.curvature.recording import Call, backward, recording
@@ -53,7 +54,8 @@ class Pass:
         """
         keep = torch.is_grad_enabled() and any(leaf.requires_grad for leaf in leaves(inputs))
         with torch.enable_grad(), recording(plan.modules) as calls:
-            outputs = core(inputs, "outputs")
+            weights = _leaves_apart(core, plan) if keep else {}
+            outputs: Tensor = functional_call(core, weights, (inputs, "outputs"))
         if len(calls) != len(plan.sites):
             raise NotSupportedError(
                 f"{len(calls)} calls of layers were made for these rows and {len(plan.sites)} for the first ones; "
@@ -85,6 +87,12 @@ class Pass:
             return {}
         found = row_gradients(self.core, self.inputs, weights, self.outputs, directions, keep=self.keep)
         return found if self.keep else {name: value.detach() for name, value in found.items()}
+
+
+def _leaves_apart(core: Core, plan: Plan) -> Params:
+    """Weights that share their values with the network's: what goes back to the inputs leaves nothing on those."""
+    own = {name: p for name, p in core.named_parameters() if p.requires_grad and name not in plan.others}
+    return {name: p.detach().requires_grad_() for name, p in own.items()}
 
 
 def rows_at_once(plan: Plan, num_directions: int, written_out: int = 0) -> int:

@@ -71,7 +71,7 @@ class GaussianPosterior(WeightPosterior):
     def mean(self) -> Params:
         """The mean of the random weights, by name."""
         weights = trainable_params(self.model.core)
-        return {name: weights[name] for name in self.names}
+        return {name: weights[name].detach() for name in self.names}
 
     @property
     def fixed(self) -> Params:
