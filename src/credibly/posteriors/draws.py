@@ -78,8 +78,12 @@ class DrawPosterior(WeightPosterior):
         def pick(values: dict[str, Tensor]) -> dict[str, Tensor]:
             return values if len(index) == self.num_stored else {k: v[index.to(v.device)] for k, v in values.items()}
 
+        # detached: a graph towards the inputs leaves no gradient on what has no draws
+        others = {n: p.detach() for n, p in self.model.core.named_parameters() if n not in self.draws}
         evaluator = Evaluator(
-            lambda params, buffers, rows: self.model.call(params, buffers, rows, want), self.model.net, inputs
+            lambda params, buffers, rows: self.model.call({**others, **params}, buffers, rows, want),
+            self.model.net,
+            inputs,
         )
         with grad_if_needed(inputs):
             return evaluator(pick(self.draws), pick(self.buffers), num_draws=len(index), own_buffers=bool(self.buffers))
