@@ -1,6 +1,6 @@
 """Run a benchmark, or all: one JSON line per measurement, exit status 1 when a promise is missed.
 
-`uci`, which is no matter of speed, takes most of an hour, is taken up where it was broken off, and is not among `all`.
+`uci`, which is no matter of speed, measures what its file of results lacks, and is not among `all`.
 """
 
 import argparse
