@@ -1,6 +1,6 @@
 """Work on parts that share nothing, in as many threads as torch may use.
 
-It pays where what takes the time runs without the interpreter's lock and on one core: random numbers and sorts.
+It pays where what takes the time runs without the interpreter's lock and on one core, as numpy's sort does.
 """
 
 from collections.abc import Callable, Sequence

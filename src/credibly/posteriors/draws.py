@@ -42,6 +42,11 @@ class DrawPosterior(WeightPosterior):
         """The number of draws."""
         return self._num_stored
 
+    @property
+    def fixed(self) -> Params:
+        """The weights that are the same in every draw."""
+        return {n: p.detach() for n, p in self.model.core.named_parameters() if n not in self.draws}
+
     @classmethod
     def of_points(cls, points: Sequence[PointPosterior], info: Info) -> "DrawPosterior":
         """One draw per point: the members of an ensemble, the snapshots of a run.
@@ -78,10 +83,9 @@ class DrawPosterior(WeightPosterior):
         def pick(values: dict[str, Tensor]) -> dict[str, Tensor]:
             return values if len(index) == self.num_stored else {k: v[index.to(v.device)] for k, v in values.items()}
 
-        # detached: a graph towards the inputs leaves no gradient on what has no draws
-        others = {n: p.detach() for n, p in self.model.core.named_parameters() if n not in self.draws}
+        fixed = self.fixed  # detached: a graph towards the inputs leaves no gradient on them
         evaluator = Evaluator(
-            lambda params, buffers, rows: self.model.call({**others, **params}, buffers, rows, want),
+            lambda params, buffers, rows: self.model.call({**fixed, **params}, buffers, rows, want),
             self.model.net,
             inputs,
         )
