@@ -49,18 +49,41 @@ def test_classes_that_float32_cannot_tell_apart(score, apart):
 def test_nearly_all_rows_are_decided(scale):
     probs, u = simulated(4000, 500, scale)
     score, limits = APS(), torch.full((4000, 1), 0.9, dtype=torch.float64)
-    values = score.values(probs)
     least = score.least_value(limits, 500)
-    inside, unsure = RoundedRows(values, least).members(score.formula, limits, u.unsqueeze(-1))
-    assert unsure.float().mean() < 0.01
+    inside, unsure = RoundedRows(probs, least).members(score.formula, limits, u.unsqueeze(-1))
+    assert unsure.float().mean() < 0.02
     assert torch.equal(inside[~unsure], (score.table(probs, u.unsqueeze(-1)) <= limits)[~unsure])
 
 
-def test_values_below_the_least_are_not_looked_at():
-    values = torch.tensor([[0.05, 0.05, 0.3, 0.6]], dtype=torch.float64)
-    rows = RoundedRows(values, torch.tensor([[0.1]], dtype=torch.float64))
-    torch.testing.assert_close(rows.ordered, torch.tensor([[0.0, 0.0, 0.3, 0.6]]))
-    torch.testing.assert_close(rows.above, torch.tensor([[0.9, 0.9, 0.6, 0.0]], dtype=torch.float64), atol=1e-7, rtol=0)
+@pytest.mark.parametrize("score", SCORES, ids=NAMES)
+@pytest.mark.parametrize("classes", [2, 3, 255, 256, 257, 511, 513, 1000, 2050])
+def test_any_number_of_classes(score, classes):
+    for scale in (0.3, 4.0):
+        probs, u = simulated(60, classes, scale)
+        table = score.scores_of_classes(from_probs(probs), u)
+        middle = table.sort(-1).values
+        for position in {0, classes // 4, classes // 2 - 1, classes // 2, classes - 1}:
+            assert_sets_are_the_table(score, probs, u, middle[:, position] + 1e-9)
+            assert_sets_are_the_table(score, probs, u, middle[:, position] - 1e-9)
+
+
+def test_every_place_of_the_edge_in_a_row_that_is_halved_twice():
+    probs, _ = simulated(1, 700, 1.0)
+    u = torch.full((700,), 0.5, dtype=torch.float64)
+    rows = probs.expand(700, 700).contiguous()
+    thresholds = APS().scores_of_classes(from_probs(probs), u[:1]).squeeze(0)
+    assert_sets_are_the_table(APS(), rows, u, thresholds + 1e-8)
+
+
+def test_values_below_the_least_change_nothing():
+    probs, u = simulated(500, 300, 3.0)
+    score, limits = APS(), torch.full((500, 1), 0.9, dtype=torch.float64)
+    least = score.least_value(limits, 300)
+    assert (probs < least).float().mean() > 0.3
+    sets = [RoundedRows(probs, each).members(score.formula, limits, u.unsqueeze(-1)) for each in (least, None)]
+    decided = ~(sets[0][1] | sets[1][1])
+    assert decided.float().mean() > 0.98
+    assert torch.equal(sets[0][0][decided], sets[1][0][decided])
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 7])
@@ -86,3 +109,15 @@ def test_the_first_row_that_is_missing_is_named_whatever_the_threads():
     predicted = torch.distributions.Categorical(probs=probs, validate_args=False)
     with pytest.raises(ValueError, match="the first is in row 1700"):
         APS().score(predicted, torch.zeros(3000, dtype=torch.long), u)
+
+
+@pytest.mark.parametrize("score", SCORES, ids=NAMES)
+def test_probabilities_that_are_equal_only_once_rounded(score):
+    """Multiples of 2^-52 are what is added up; these are finer, and float32 tells them apart."""
+    tiny = torch.tensor([1e-30, 3e-25, 2e-20, 1e-17, 1e-9, 1e-9 + 1e-17, 0.25, 0.25 + 2.0**-54], dtype=torch.float64)
+    probs = torch.cat([tiny, (1 - tiny.sum()).reshape(1)]).expand(50, -1).contiguous()
+    u = torch.linspace(0, 1, 50, dtype=torch.float64)
+    for column in range(probs.shape[-1]):
+        own = score.scores_of_classes(from_probs(probs), u)[:, column]
+        for offset in (0.0, 1e-16, -1e-16, 1e-9, -1e-9, 1e-3, -1e-3):
+            assert_sets_are_the_table(score, probs, u, own + offset)

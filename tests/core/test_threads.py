@@ -1,6 +1,7 @@
 """Work on parts in threads: in order, in the caller's modes, and its errors are those of the first part."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -21,6 +22,18 @@ def test_modes_are_the_callers(inference, grad):
     with torch.inference_mode(inference), torch.set_grad_enabled(grad):
         modes = in_threads(lambda _: (torch.is_inference_mode_enabled(), torch.is_grad_enabled()), [0, 1])
     assert modes == [(inference, grad)] * 2
+
+
+def test_torch_works_in_one_thread_there_and_in_as_many_as_before_afterwards():
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        assert in_threads(lambda _: torch.get_num_threads(), [0, 1]) == [1, 1]
+        assert torch.get_num_threads() == 3
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(torch.get_num_threads).result() == 3
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_the_error_of_the_first_part_is_raised():

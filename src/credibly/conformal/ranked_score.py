@@ -27,7 +27,7 @@ from credibly.distributions.rows import num_rows, select
 
 __all__ = ["RankedScore", "least_probability", "on_grid"]
 
-_BLOCK = 2**20  # probabilities at a time: threads wait for each other's turn in the interpreter where they are fewer
+_BLOCK = 2**19  # probabilities at a time: threads wait for each other's turn in the interpreter where they are fewer
 _PER_THREAD = 2**17  # probabilities that are worth a thread
 
 
@@ -94,12 +94,12 @@ class RankedScore(ClassScore):
         """Whether each class's score is at most its threshold; `thresholds` broadcast to (rows, classes)."""
         if thresholds.shape[-1] != 1:
             return self.table(probs, u) <= thresholds
-        values, last = self.values(probs), self.impossible(probs.shape[-1])
-        least = self.least_value(thresholds, probs.shape[-1])
-        inside, unsure = RoundedRows(values, least).members(self.formula, thresholds, u)
+        last, least = self.impossible(probs.shape[-1]), self.least_value(thresholds, probs.shape[-1])
+        inside, unsure = RoundedRows(probs, least).members(self.formula, thresholds, u)
         if bool(unsure.any()):
-            exact = self._members_by_sort(values[unsure], thresholds[unsure], u[unsure])
-            inside[unsure] = exact if last is None else exact & (probs[unsure] > 0)
+            left = probs[unsure]
+            exact = self._members_by_sort(self.values(left), thresholds[unsure], u[unsure])
+            inside[unsure] = exact if last is None else exact & (left > 0)
         if last is not None:
             everything = thresholds >= last
             return inside | everything if bool(everything.any()) else inside

@@ -21,15 +21,20 @@ def num_threads(device: torch.device, *, most: int) -> int:
 
 
 def in_threads(work: Callable[[Part], Result], parts: Sequence[Part]) -> list[Result]:
-    """`work` at every part, each in a thread of its own, in order."""
+    """`work` at every part, each in a thread of its own, in order; torch opens no further threads in them."""
     if len(parts) == 1:
         return [work(parts[0])]
     inference = torch.is_inference_mode_enabled()  # which every thread has for itself
     grad = torch.is_grad_enabled()
+    num = torch.get_num_threads()  # which every thread has too, and new ones take from where it was last set
 
     def alike(part: Part) -> Result:
+        torch.set_num_threads(1)
         with torch.inference_mode(inference), torch.set_grad_enabled(grad):
             return work(part)
 
-    with ThreadPoolExecutor(len(parts)) as pool:
-        return list(pool.map(alike, parts))
+    try:
+        with ThreadPoolExecutor(len(parts)) as pool:
+            return list(pool.map(alike, parts))
+    finally:
+        torch.set_num_threads(num)
