@@ -476,9 +476,53 @@ def test_layers_in_one_pass_equal_the_formulas(dtype):
         for ours, formula, tensors in pairs:
             torch.testing.assert_close(ours, formula)
             weights = torch.randn(6, 3, generator=generator, dtype=dtype)
-            found, expected = (torch.autograd.grad((each * weights).sum(), tensors) for each in (ours, formula))
+            found, expected = (
+                torch.autograd.grad((each * weights).sum(), tensors, retain_graph=True) for each in (ours, formula)
+            )
             for one, other in zip(found, expected, strict=True):
                 torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+            found, expected = (gradients_of_gradients(each, weights, x, tensors) for each in (ours, formula))
+            for one, other in zip(found, expected, strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+def gradients_of_gradients(outputs, weights, inputs, tensors):
+    """What a network with derivatives in its own outputs trains on."""
+    (first,) = torch.autograd.grad((outputs * weights).sum(), inputs, create_graph=True)
+    second = torch.autograd.grad(first.square().sum() + (outputs * weights).square().sum(), tensors)
+    assert all(bool(each.abs().sum() > 0) for each in second)
+    return second
+
+
+class Slopes(nn.Module):
+    """A network and its derivative by its input, as in physics-informed training."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way = way
+        self.layers = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    def forward(self, x):
+        if self.way == "func":
+            value, pull_back = torch.func.vjp(self.layers, x)
+            return torch.cat([value, pull_back(torch.ones_like(value))[0]], -1)
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            value = self.layers(x)
+            (slope,) = torch.autograd.grad(value.sum(), x, create_graph=True)
+        return torch.cat([value, slope], -1)
+
+
+@pytest.mark.parametrize("way", ["func", "autograd"])
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_networks_that_differentiate_themselves_train(name, way):
+    torch.manual_seed(0)
+    x = torch.linspace(-1, 1, 64).unsqueeze(1)
+    y = torch.cat([x.square(), 2 * x], -1)
+    model = Model(Slopes(way), likelihoods.Gaussian(2, scale=0.1), prior=priors.Normal(1.0))
+    recipe = MeanField(estimator=ESTIMATORS[name], num_epochs=300, learning_rate=1e-2, initial_scale=0.01)
+    error = (recipe.fit(model, (x, y), seed=0).predict(x, num_draws=50, seed=0).mean - y).square().mean()
+    assert error < 0.01
 
 
 def test_signs_are_fair_independent_and_exact():

@@ -80,3 +80,28 @@ def test_parts_are_joined_in_order_with_and_without_a_graph():
     leaf = parts[0].clone().requires_grad_()
     joined(iter([leaf, parts[1]]), 4).sum().backward()
     assert torch.equal(leaf.grad, torch.ones(3, 2))
+
+
+class LooksAtItsValues(nn.Module):
+    """A network that torch cannot map over draws, and that fails by itself at huge weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 3)
+
+    def forward(self, x):
+        outputs = self.layer(x)
+        if outputs.abs().max().item() > 1e6:
+            raise RuntimeError("outputs of an unbelievable size")
+        return outputs
+
+
+def test_what_cannot_be_mapped_is_looped_over_and_its_own_errors_come_through():
+    torch.manual_seed(0)
+    net, x = LooksAtItsValues(), torch.randn(5, 2)
+    draws = weights(net, 4)
+    found = evaluator(net, x)(draws, {}, num_draws=4)
+    expected = torch.einsum("dki,ri->drk", draws["layer.weight"], x) + draws["layer.bias"].unsqueeze(1)
+    torch.testing.assert_close(found, expected)
+    with pytest.raises(RuntimeError, match="unbelievable"):
+        evaluator(net, x)({name: 1e9 * value for name, value in draws.items()}, {}, num_draws=4)

@@ -6,6 +6,7 @@ the cache, and memory is the same for any number of draws and rows but for the r
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -62,7 +63,8 @@ class Evaluator:
                 chunk_size=min(at_once, num_draws),
                 randomness="different",
             )
-            return mapped(params, buffers)
+            with suppress(RuntimeError):  # something in the network that vmap has no rule for: a loop needs none
+                return mapped(params, buffers)
 
         def one(draw: int) -> Evaluated:
             own = {name: value[draw] for name, value in buffers.items()} if own_buffers else buffers

@@ -235,26 +235,20 @@ def scales_and_penalty(
 class _ScalesAndPenalty(torch.autograd.Function):
     """See `scales_and_penalty`."""
 
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(
-        mean: Tensor, raw: Tensor, loc: Tensor | None, precision: Tensor, temperature: float
+        ctx: Any, mean: Tensor, raw: Tensor, loc: Tensor | None, precision: Tensor, temperature: float
     ) -> tuple[Tensor, Tensor]:
-        """Both results."""
+        """Both results; keeps the inputs and the scales."""
         scales = softplus_scale(raw)
+        ctx.temperature = temperature
+        ctx.save_for_backward(mean, raw, loc, precision, scales)
         offset = mean if loc is None else mean - loc
         if precision.dim() == 0:
             squared = precision * (offset.dot(offset) + scales.dot(scales))
         else:
             squared = (precision * offset).dot(offset) + (precision * scales).dot(scales)
         return scales, temperature * scales.log().sum() - 0.5 * squared
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        """Keep the inputs and the scales."""
-        mean, raw, loc, precision, ctx.temperature = inputs
-        ctx.save_for_backward(mean, raw, loc, precision, output[0])
 
     @staticmethod
     def backward(ctx: Any, of_scales: Tensor, of_value: Tensor) -> tuple[Tensor, Tensor, None, None, None]:

@@ -157,6 +157,11 @@ def _of(values: dict[str, Tensor], layer: Layer) -> tuple[Tensor, Tensor | None]
     return values[layer.weight], None if layer.bias is None else values[layer.bias]
 
 
+def _is_changed(inputs: Tensor) -> bool:
+    """Whether torch chooses the precision of each operation, or transforms it by `torch.func`."""
+    return torch.is_autocast_enabled(inputs.device.type) or torch._C._are_functorch_transforms_active()
+
+
 class _Local:
     """A linear layer whose outputs are drawn from their Gaussian, row by row."""
 
@@ -172,14 +177,14 @@ class _Local:
         weight: Tensor,
         bias: Tensor | None = None,
     ) -> Tensor:
-        if torch.is_autocast_enabled(input.device.type):
+        if _is_changed(input):
             return self._by_formula(input, weight, bias)
         noise = torch.empty(len(input), len(weight), dtype=input.dtype, device=input.device)
         noise.normal_(generator=self._generator)
         return local_linear(input, weight, bias, self._weight, self._bias, noise)
 
     def _by_formula(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Where torch chooses the precision of each operation."""
+        """As plain operations."""
         mean = F.linear(inputs, weight, bias)
         variance = F.linear(inputs.square(), self._weight, self._bias).float()
         noise = torch.randn(mean.shape, generator=self._generator, device=mean.device)
@@ -220,7 +225,7 @@ class _Flipped:
     @staticmethod
     def _is_fused(func: Callable[..., Tensor], inputs: Tensor, weight: Tensor) -> bool:
         """Whether the layer is one product of float32 numbers by rows."""
-        plain = inputs.dtype == weight.dtype == torch.float32 and not torch.is_autocast_enabled(inputs.device.type)
+        plain = inputs.dtype == weight.dtype == torch.float32 and not _is_changed(inputs)
         return func is F.linear and plain and inputs.dim() == 2
 
 

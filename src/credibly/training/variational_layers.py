@@ -4,8 +4,8 @@
     turned deviations:      y = x m' + b + r * ((q * x) d' + f)      q, r random signs, one per row and feature
 
 with the variances v and c, or a draw of the deviations d and f, of weight and bias. `local_linear` and `flipped_linear`
-are functions of all tensors but e, q and r. Autograd through the plain formulas, which is what serves other layers,
-gives the same.
+are functions of all tensors but e, q and r, and their gradients have gradients. Autograd through the plain formulas,
+which is what serves other layers and `torch.func`, gives the same.
 """
 
 from typing import Any
@@ -13,6 +13,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from credibly.training.variational_signs import flip_bits, flip_signs
 
 __all__ = ["flipped_linear", "local_linear"]
 
@@ -34,7 +36,7 @@ def local_linear(
     """
     result: Tensor = _Local.apply(  # type: ignore[no-untyped-call]
         inputs, weight, bias, variance, of_bias, noise
-    )[0]
+    )
     return result
 
 
@@ -60,49 +62,49 @@ def flipped_linear(
     """
     result: Tensor = _Flipped.apply(  # type: ignore[no-untyped-call]
         inputs, weight, bias, deviation, of_bias, before, after
-    )[0]
+    )
     return result
 
 
 class _Local(torch.autograd.Function):
     """See `local_linear`."""
 
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(
-        inputs: Tensor, weight: Tensor, bias: Tensor | None, variance: Tensor, of_bias: Tensor | None, noise: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The result, and what the way back needs: the squares and the slope of the root times the noise."""
-        squares = inputs.square()
-        # a row of zeros has no variance, and the root there no slope
-        scale = F.linear(squares, variance, of_bias).add_(torch.finfo(variance.dtype).tiny).sqrt_()
-        result = F.linear(inputs, weight, bias).addcmul_(scale, noise)
-        return result, squares, torch.div(noise, scale.mul_(2), out=scale)
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        variance: Tensor,
+        of_bias: Tensor | None,
+        noise: Tensor,
+    ) -> Tensor:
+        """Keeps the squares, and the noise over the root: twice the slope."""
+        squares = x.square()
+        root = _root(squares, variance, of_bias)
+        deviation = root * noise if bias is None else torch.addcmul(bias, root, noise)
+        ctx.save_for_backward(x, weight, variance, of_bias, squares, torch.div(noise, root, out=root))
+        return deviation.addmm_(x, weight.mT)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        """Keep both, and the layer's tensors."""
-        x, weight, _, variance, _, _ = inputs
-        _, squares, slope = output
-        ctx.mark_non_differentiable(squares, slope)
-        ctx.save_for_backward(x, weight, variance, squares, slope)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> Grads:
+    def backward(ctx: Any, grad: Tensor) -> Grads:
         """Towards inputs, means and variances."""
-        x, weight, variance, squares, slope = ctx.saved_tensors
+        x, weight, variance, of_bias, squares, over_root = ctx.saved_tensors
         needs = ctx.needs_input_grad
-        of_variance = grad * slope
+        if torch.is_grad_enabled():  # gradients of gradients: what was kept has no graph
+            squares = x.square()
+            root = _root(squares, variance, of_bias)
+            over_root = over_root * root.detach() / root
+        twice = grad * over_root
         of_inputs = None
         if needs[0]:
-            of_inputs = (grad @ weight).addcmul_(x, of_variance @ variance, value=2)
+            of_inputs = (grad @ weight).addcmul_(x, twice @ variance)
         return (
             of_inputs,
             grad.mT @ x if needs[1] else None,
             grad.sum(0) if needs[2] else None,
-            of_variance.mT @ squares if needs[3] else None,
-            of_variance.sum(0) if needs[4] else None,
+            torch.addmm(variance, twice.mT, squares, beta=0, alpha=0.5) if needs[3] else None,
+            0.5 * twice.sum(0) if needs[4] else None,
             None,
         )
 
@@ -110,42 +112,38 @@ class _Local(torch.autograd.Function):
 class _Flipped(torch.autograd.Function):
     """See `flipped_linear`."""
 
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(
-        inputs: Tensor,
+        ctx: Any,
+        x: Tensor,
         weight: Tensor,
         bias: Tensor | None,
         deviation: Tensor,
         of_bias: Tensor | None,
         before: Tensor,
         after: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        """The result, and the turned inputs."""
-        turned = _flipped(inputs, before)
+    ) -> Tensor:
+        """Keeps the turned inputs."""
+        turned = flip_bits(x, before)
         offset = F.linear(turned, deviation, of_bias)
         offset.view(torch.int32).bitwise_xor_(after)
-        return F.linear(inputs, weight, bias).add_(offset), turned
+        ctx.save_for_backward(x, weight, deviation, before, after, turned)
+        if bias is not None:
+            offset.add_(bias)
+        return offset.addmm_(x, weight.mT)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        """Keep the layer's tensors and signs."""
-        x, weight, _, deviation, _, before, after = inputs
-        ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(x, weight, deviation, before, after, output[1])
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> Grads:
+    def backward(ctx: Any, grad: Tensor) -> Grads:
         """Towards inputs, means and deviations."""
         x, weight, deviation, before, after, turned = ctx.saved_tensors
         needs = ctx.needs_input_grad
-        of_offset = _flipped(grad, after)
+        flip = flip_bits
+        if torch.is_grad_enabled():  # gradients of gradients: words have no graph
+            flip, turned = flip_signs, flip_signs(x, before)
+        of_offset = flip(grad, after)
         of_inputs = None
         if needs[0]:
-            through = of_offset @ deviation
-            through.view(torch.int32).bitwise_xor_(before)
-            of_inputs = through.addmm_(grad, weight)
+            of_inputs = flip(of_offset @ deviation, before).addmm_(grad, weight)
         return (
             of_inputs,
             grad.mT @ x if needs[1] else None,
@@ -157,5 +155,9 @@ class _Flipped(torch.autograd.Function):
         )
 
 
-def _flipped(values: Tensor, bits: Tensor) -> Tensor:
-    return (values.view(torch.int32) ^ bits).view(torch.float32)
+def _root(squares: Tensor, variance: Tensor, of_bias: Tensor | None) -> Tensor:
+    """The standard deviations. A row of zeros has no variance, and the root there no slope."""
+    tiny = torch.finfo(squares.dtype).tiny
+    if of_bias is None:
+        return F.linear(squares, variance).add_(tiny).sqrt_()
+    return F.linear(squares, variance, of_bias + tiny).sqrt_()

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["flip_signs", "sign_bits"]
+__all__ = ["flip_bits", "flip_signs", "sign_bits"]
 
 _BITS = 31  # `random_` gives int32 words without their sign
 _SIGN = -(2**31)
@@ -32,6 +32,11 @@ def flip_signs(values: Tensor, bits: Tensor) -> Tensor:
     return values * torch.where(bits < 0, -1, 1).to(values.dtype)
 
 
+def flip_bits(values: Tensor, bits: Tensor) -> Tensor:
+    """The same for contiguous float32 numbers, without a graph."""
+    return (values.view(torch.int32) ^ bits).view(torch.float32)
+
+
 class _Flip(torch.autograd.Function):
     """Float32 numbers with the sign bit changed where the table has it set."""
 
@@ -40,7 +45,7 @@ class _Flip(torch.autograd.Function):
     @staticmethod
     def forward(values: Tensor, bits: Tensor) -> Tensor:
         """An XOR of the words."""
-        return (values.contiguous().view(torch.int32) ^ bits).view(torch.float32)
+        return flip_bits(values.contiguous(), bits)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG004
