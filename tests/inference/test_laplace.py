@@ -12,7 +12,7 @@ from torch import nn
 
 import credibly
 from credibly import Data, Model, Standardize, inference, likelihoods, posteriors, priors
-from credibly.core.errors import NotFiniteError, NotSupportedError
+from credibly.core.errors import ConvergenceWarning, NotFiniteError, NotSupportedError
 from credibly.inference import (
     Dense,
     Diagonal,
@@ -632,7 +632,7 @@ def test_the_validation_score_chooses_the_best_of_the_grid():
     model = Model(two_layers(3), likelihoods.Categorical(3))
     train = inference.MAP(num_epochs=60, batch_size=None, learning_rate=0.05)
     point = train.fit(model, (x[:40], y[:40]), seed=0)
-    factors = (1e-3, 0.1, 1.0, 10.0)
+    factors = (1e-3, 0.1, 1.0, 10.0, 1e2, 1e3, 1e6)
     tune = ValidationLogScore(factors=factors)
     posterior = Laplace(tune=tune).fit(point.model, (x[:40], y[:40]), validation=(x[40:], y[40:]), start="current")
     scores = {}
@@ -641,12 +641,16 @@ def test_the_validation_score_chooses_the_best_of_the_grid():
         fitted = Laplace().fit(own, (x[:40], y[:40]), start="current")
         scores[factor] = float(fitted.predict(x[40:]).log_prob(y[40:]).mean())
     best = max(scores, key=scores.get)
-    assert len(set(scores.values())) == 4
+    assert len(set(scores.values())) == len(factors)
     torch.testing.assert_close(
         posterior.model.prior.distributions(posterior.mean)["net.0.bias"].scale, torch.full((4,), best**-0.5).double()
     )
     with pytest.raises(ValueError, match="needs validation data"):
         Laplace(tune=tune).fit(point.model, (x, y), start="current")
+    with pytest.warns(ConvergenceWarning, match="0.1, is at the end of those tried, and better than the next by"):
+        Laplace(tune=ValidationLogScore(factors=(1e-3, 0.1))).fit(
+            point.model, (x[:40], y[:40]), validation=(x[40:], y[40:]), start="current"
+        )
 
 
 def test_a_prior_precision_takes_the_place_of_the_models_prior():

@@ -11,6 +11,7 @@ tuning again, goes there (`num_rounds`). Or a is chosen by the log score of vali
 """
 
 import glob
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor
 
 from credibly.core.checks import check_count, check_positive
-from credibly.core.errors import NotSupportedError
+from credibly.core.errors import ConvergenceWarning, NotSupportedError
 from credibly.core.linalg.base import PositiveDefinite
 from credibly.core.linalg.dense import Dense
 from credibly.core.linalg.diagonal import Diagonal
@@ -38,6 +39,7 @@ _GROUPS: dict[str, Callable[[str], str]] = {
     "layer": lambda name: name.rpartition(".")[0],
     "tensor": lambda name: name,
 }
+_STILL_RISING = 1e-3  # nats a row from one factor to the next
 _LARGEST = 25.0  # of the logarithm of a factor: beyond e^25 the data say nothing
 _GRID = tuple(10 ** (k / 2) for k in range(-6, 13))
 
@@ -157,9 +159,21 @@ class ValidationLogScore(Tuning):
             check_positive("factors", factor)
 
     def tune(self, joint: LogJointAtMode, score: Callable[[Tuned], float]) -> Tuned:
-        """The factor with the best score, the first of equals."""
-        choices = [Tuned(dict.fromkeys(joint.names, float(factor))) for factor in self.factors]
-        return max(choices, key=score)
+        """The factor with the best score, the first of equals; a warning where scores still rose at an end."""
+        factors = [float(factor) for factor in self.factors]
+        scores = {each: score(Tuned(dict.fromkeys(joint.names, each))) for each in factors}
+        best = max(factors, key=scores.__getitem__)
+        tried = sorted(scores)
+        for end, inner in ((tried[0], tried[1:2]), (tried[-1], tried[-2:-1])):
+            rise = max((scores[best] - scores[each] for each in inner), default=0.0)
+            if best == end and rise > _STILL_RISING:
+                warnings.warn(
+                    f"ValidationLogScore: the best factor on the prior's precision, {best:g}, is at the end of those "
+                    f"tried, and better than the next by {rise:.3g} nats a row: give `factors` that go further",
+                    ConvergenceWarning,
+                    stacklevel=2,
+                )
+        return Tuned(dict.fromkeys(joint.names, best))
 
 
 @dataclass(frozen=True, eq=False)
