@@ -20,22 +20,18 @@ from torch import Tensor
 
 from credibly.core.checks import check_positive
 from credibly.core.data import Source
-from credibly.core.errors import NotFiniteError, NotSupportedError
+from credibly.core.errors import NotSupportedError
 from credibly.core.linalg.base import PositiveDefinite
 from credibly.core.linalg.dense import Dense as DenseMatrix
 from credibly.core.linalg.diagonal import Diagonal as DiagonalMatrix
-from credibly.core.linalg.inverse import inverse
-from credibly.core.linalg.low_rank import LowRankPlusDiagonal
-from credibly.core.linalg.selected import Selected
-from credibly.core.params import trainable_params
 from credibly.core.randomness import base_seed, derived_seed
-from credibly.core.typing import Params
 from credibly.curvature.fit import curvature
 from credibly.curvature.kinds import GGN, CurvatureKind
 from credibly.curvature.memory import MAX_BYTES, check_bytes
 from credibly.curvature.plan import make_plan
 from credibly.inference.base import InferenceMethod, Problem, Start, prepare, rows_of
-from credibly.inference.gaussian_prior import PriorTerm, added, prior_term
+from credibly.inference.curved import Curved, network_weights
+from credibly.inference.gaussian_prior import prior_term
 from credibly.inference.last_layer import head_of
 from credibly.inference.log_joint import AtMode, at_mode, mean_log_prob, on_network_side, scale_noise
 from credibly.inference.some_weights import largest, over_some_weights
@@ -182,7 +178,7 @@ class Laplace(InferenceMethod):
                 f"{type(model.likelihood).__name__} is a training head without a density, so there is no curvature of "
                 "a log likelihood; use inference.Ensemble or MCDropout"
             )
-        weights, names = _weights(model), self.subset.names(model, problem.first_inputs)
+        weights, names = network_weights(model), self.subset.names(model, problem.first_inputs)
         prior_term(model.prior, weights, names)
         if self.tune is not None:
             scales_of(model.prior, {name: weights[name] for name in names})
@@ -234,26 +230,26 @@ class Laplace(InferenceMethod):
 
     def _curvature(
         self, work: Model, source: Source, model: Model, names: tuple[str, ...], mode: AtMode, seed: int
-    ) -> "_Curved":
+    ) -> Curved:
         most = self.subset.most
         if most is None:
             found = curvature(work, source, names, self.structure, self.curvature, seed=seed, max_bytes=self.max_bytes)
-            return _Curved(_times(found, mode.share), names, None)
+            return Curved(_times(found, mode.share), names)
         diagonal = curvature(work, source, names, Diagonal(), self.curvature, seed=seed, max_bytes=self.max_bytes)
-        every = _Curved(_times(diagonal, mode.share), names, None)
+        every = Curved(_times(diagonal, mode.share), names)
         mask = largest(every.covariance(model).diagonal(), most)
         index = mask.nonzero().squeeze(-1)
         if isinstance(self.structure, Diagonal):
-            return _Curved(DiagonalMatrix(every.matrix.diagonal()[index]), names, mask)
+            return Curved(DiagonalMatrix(every.matrix.diagonal()[index]), names, mask)
         matrix = over_some_weights(work, source, names, index, self.structure, self.curvature, self.max_bytes)
-        return _Curved(_times(DenseMatrix(matrix), mode.share), names, mask)
+        return Curved(_times(DenseMatrix(matrix), mode.share), names, mask)
 
     def _tuned(
-        self, part: "_Curved", mode: AtMode, model: Model, work: Model, validation: Source | None, info: Info
-    ) -> "tuple[_Curved, AtMode]":
+        self, part: Curved, mode: AtMode, model: Model, work: Model, validation: Source | None, info: Info
+    ) -> tuple[Curved, AtMode]:
         """Sets the model's prior and noise to what is chosen."""
         assert self.tune is not None
-        weights, prior = _weights(model), model.prior
+        weights, prior = network_weights(model), model.prior
 
         def score(tuned: Tuned) -> float:
             if validation is None:
@@ -285,57 +281,5 @@ _EXAMPLES = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class _Curved:
-    """The curvature of the likelihood over the random weights: all of the named tensors, or those in the mask."""
-
-    matrix: PositiveDefinite
-    names: tuple[str, ...]
-    mask: Tensor | None
-
-    def at(self, every: list[str]) -> list[str]:
-        """What belongs to the random weights, of one for each weight of the named tensors."""
-        return every if self.mask is None else [every[k] for k in self.mask.nonzero().flatten().tolist()]
-
-    def flat(self, weights: Params) -> Tensor:
-        """The random weights."""
-        whole = torch.cat([weights[name].flatten() for name in self.names])
-        return whole if self.mask is None else whole[self.mask.nonzero().squeeze(-1)]
-
-    def prior(self, model: Model) -> PriorTerm:
-        """Of the random weights."""
-        term = prior_term(model.prior, _weights(model), self.names)
-        return term if self.mask is None else term.at(self.mask.nonzero().squeeze(-1))
-
-    def covariance(self, model: Model) -> PositiveDefinite:
-        """The inverse of the curvature of the log joint."""
-        prior = self.prior(model)
-        precision = added(self.matrix, prior.precision)
-        _check_determined(precision, prior)
-        return inverse(precision) if self.mask is None else Selected(inverse(precision), self.mask)
-
-
 def _times(matrix: PositiveDefinite, share: float) -> PositiveDefinite:
     return matrix if share == 1 else matrix.times(share)
-
-
-def _weights(model: Model) -> Params:
-    """All trainable weights of the network."""
-    return {name: value for name, value in trainable_params(model.core).items() if name.startswith("net.")}
-
-
-def _check_determined(precision: PositiveDefinite, prior: PriorTerm) -> None:
-    """Where the prior is flat, the data must say something about every direction."""
-    by_factor = isinstance(precision, LowRankPlusDiagonal) and prior.is_flat  # which never spans all weights
-    logdet = precision.like.new_tensor(torch.nan) if by_factor else precision.logdet()
-    size, rounding = precision.size, torch.finfo(precision.like.dtype).eps
-    determined = bool(logdet.isfinite())
-    if determined and prior.is_flat:
-        variances = precision.inverse_diagonal()
-        determined = bool(variances.max() * precision.diagonal().max() * size * rounding < 1)
-    if not determined:
-        what = "and the prior is flat, so" if prior.is_flat else "so"
-        raise NotFiniteError(
-            f"the data do not determine all of the {size} random weights {what} the posterior is no Gaussian; give all "
-            "weights a proper prior, such as priors.Normal, or fewer of them a spread (subset=LastLayer())"
-        )
