@@ -6,7 +6,7 @@ from torch import nn
 
 import cases
 from credibly import Data, Model, Standardize, inference, likelihoods, priors
-from credibly.core.errors import NotFiniteError, NotSupportedError
+from credibly.core.errors import ConvergenceWarning, NotFiniteError, NotSupportedError
 from credibly.core.linalg import Diagonal
 from credibly.core.randomness import Stream
 from credibly.training import EarlyStopping, constant
@@ -314,3 +314,15 @@ def test_normal_priors_by_name_are_taken():
 def test_senseless_options_are_refused(options, match):
     with pytest.raises(ValueError, match=match):
         inference.IVON(**options)
+
+
+def test_a_loss_that_grows_is_told():
+    torch.manual_seed(0)
+    x = torch.linspace(-2, 2, 100).unsqueeze(1)
+    y = torch.sin(2 * x[:, 0])
+    net = nn.Sequential(nn.Linear(1, 30), nn.Tanh(), nn.Linear(30, 1))
+    model = Model(net, likelihoods.Gaussian(scale=0.1))
+    with pytest.warns(ConvergenceWarning, match=r"IVON: the loss rose from .* use a smaller `learning_rate`"):
+        inference.IVON(num_epochs=20, hess_init=100.0).fit(model, (x, y), seed=0)
+    found = inference.IVON(num_epochs=100, hess_init=100.0, learning_rate=1e-3).fit(model, (x, y), seed=0)
+    assert found.info.history.loss[-1] < found.info.history.loss[0]

@@ -25,6 +25,7 @@ from credibly.inference import (
     Named,
     ValidationLogScore,
 )
+from credibly.posteriors.linearised import closed_form
 from credibly.training import linear
 
 CASES = {
@@ -428,6 +429,49 @@ def test_probit_of_several_classes_is_close_to_draws():
     assert float(at_weights.evidence()) == pytest.approx(float(posterior.evidence()), abs=1e-9)
 
 
+def test_probit_does_not_see_the_level_of_the_logits():
+    """A number added to all logits of a row is nothing to the classes, nor is how unsure it is."""
+    generator = torch.Generator().manual_seed(0)
+    mean = torch.randn(50, 5, generator=generator, dtype=torch.float64)
+    root = torch.randn(50, 5, 5, generator=generator, dtype=torch.float64)
+    form = closed_form(likelihoods.Categorical(5), probit=True)
+    plain = form(mean, root @ root.mT).probs
+    torch.testing.assert_close(form(mean + 100, root @ root.mT).probs, plain)
+    torch.testing.assert_close(form(mean, root @ root.mT + 1e4).probs, plain, rtol=1e-6, atol=0)
+    assert (plain - form(mean, 4 * root @ root.mT).probs).abs().max() > 0.05, "differences of logits are seen"
+
+
+def test_probit_of_two_classes_is_that_of_their_difference():
+    generator = torch.Generator().manual_seed(0)
+    mean = 3 * torch.randn(50, 2, generator=generator, dtype=torch.float64)
+    root = 2 * torch.randn(50, 2, 2, generator=generator, dtype=torch.float64)
+    covariance = root @ root.mT
+    two = closed_form(likelihoods.Categorical(2), probit=True)(mean, covariance).probs[:, 1]
+    contrast = torch.tensor([[-1.0, 1.0]], dtype=torch.float64)
+    one = closed_form(likelihoods.Bernoulli(), probit=True)(mean @ contrast.mT, contrast @ covariance @ contrast.mT)
+    torch.testing.assert_close(two, one.probs)
+
+
+@pytest.mark.parametrize("num_classes", [3, 10])
+def test_probit_of_many_classes_is_close_to_the_integral(num_classes):
+    """By the divergence from it, under logits whose level is less sure than their differences."""
+    generator = torch.Generator().manual_seed(0)
+    mean = 3 * torch.randn(400, num_classes, generator=generator, dtype=torch.float64)
+    root = 0.5 * torch.randn(400, num_classes, num_classes, generator=generator, dtype=torch.float64)
+    covariance = root @ root.mT + 9
+    noise = torch.randn(4000, 400, num_classes, 1, generator=generator, dtype=torch.float64)
+    exact = (mean + (torch.linalg.cholesky(covariance) @ noise).squeeze(-1)).softmax(-1).mean(0)
+
+    def lost(probs):
+        return float((exact * (exact / probs).log()).sum(-1).mean())
+
+    ours = lost(closed_form(likelihoods.Categorical(num_classes), probit=True)(mean, covariance).probs)
+    bare = mean / torch.sqrt(1 + torch.pi / 8 * covariance.diagonal(dim1=-2, dim2=-1))
+    assert ours < 0.05
+    assert ours < lost(bare.softmax(-1)) / 2.5, "each bare logit by its own variance"
+    assert ours < lost(mean.softmax(-1)) / 1.5, "no variance at all"
+
+
 @pytest.mark.parametrize("structure", [Dense(), Kronecker(), Diagonal(), LowRank(10)])
 def test_far_away_inputs_are_uncertain_where_the_network_is_not(structure):
     x, y = three_classes()
@@ -806,3 +850,142 @@ def test_tuning_in_single_precision_and_on_any_device(device):
         assert predicted.variance.dtype == torch.float32
         assert predicted.variance.device.type == device.type
         assert (predicted.epistemic_variance > 0).all()
+
+
+# -- what is looked at twice -------------------------------------------------------------------------------------------
+
+
+class Tied(nn.Module):
+    """The last layer's matrix is also the table of the first."""
+
+    def __init__(self, *, bias, last_first=False):
+        super().__init__()
+        parts = {"table": nn.Embedding(4, 3), "head": nn.Linear(3, 4, bias=bias)}
+        for name in reversed(parts) if last_first else parts:
+            self.add_module(name, parts[name])
+        self.head.weight = self.table.weight
+
+    def forward(self, tokens):
+        return self.head(torch.tanh(self.table(tokens)))
+
+
+@pytest.mark.parametrize("last_first", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_tied_last_layer_is_random_wherever_it_is_used(bias, last_first):
+    torch.manual_seed(0)
+    tokens = torch.randint(0, 4, (50,))
+    net = Tied(bias=bias, last_first=last_first).double()
+    model = Model(net, likelihoods.Categorical(4))
+    name = "net.head.weight" if last_first else "net.table.weight"
+    posterior = Laplace(structure=Dense(), subset=LastLayer()).fit(model, (tokens, tokens), start="current")
+    assert set(posterior.names) == {name} | ({"net.head.bias"} if bias else set())
+    every = Laplace(structure=Dense()).fit(model, (tokens, tokens), start="current")
+    torch.testing.assert_close(posterior.covariance.dense(), every.covariance.dense())
+    for alias in ("net.head.weight", "net.table"):
+        assert Laplace(subset=Named(alias), structure=Dense()).fit(model, (tokens, tokens), start="current").names == (
+            name,
+        )
+
+
+class Unused(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.used, self.unused = nn.Linear(2, 3), nn.Linear(2, 7)
+
+    def forward(self, x):
+        return self.used(x)
+
+
+@pytest.mark.parametrize("structure", [Dense(), Kronecker(), Diagonal(), LowRank(10)])
+def test_a_layer_that_is_not_used_keeps_its_prior(structure):
+    torch.manual_seed(0)
+    x, y = three_classes()
+    model = Model(Unused().double(), likelihoods.Categorical(3), priors.Normal(2.0))
+    posterior = Laplace(structure=structure).fit(model, (x, y), start="current")
+    torch.testing.assert_close(posterior.variances["net.unused.weight"], torch.full((7, 2), 4.0).double())
+    used = Laplace(structure=structure, subset=Named("net.used")).fit(model, (x, y), start="current")
+    torch.testing.assert_close(posterior.output_covariance(x[:4]), used.output_covariance(x[:4]), rtol=1e-6, atol=1e-9)
+
+
+def test_predictions_in_inference_mode_are_the_same():
+    x, y = three_classes()
+    posterior = Laplace().fit(Model(two_layers(3), likelihoods.Categorical(3)), (x, y), start="current")
+    expected = posterior.predict(x).probs
+    with torch.inference_mode():
+        torch.testing.assert_close(posterior.predict(x).probs, expected)
+        torch.testing.assert_close(posterior.predict(x.clone()).probs, expected)
+
+
+def test_a_result_is_not_changed_through_what_it_gives():
+    x, y = three_classes()
+    posterior = Laplace().fit(Model(two_layers(3), likelihoods.Categorical(3)), (x, y), start="current")
+    expected = posterior.predict(x).probs
+    for value in posterior.mean.values():
+        value.zero_()
+    assert torch.equal(posterior.predict(x).probs, expected)
+
+
+def test_the_density_of_chosen_weights_is_0_where_another_moves():
+    x, y = three_classes()
+    method = Laplace(subset=LargestVariance(4), structure=Dense())
+    posterior = method.fit(Model(two_layers(3), likelihoods.Categorical(3)), (x, y), start="current")
+    at_mean, draw = posterior.log_prob(posterior.mean), posterior.sample(1, seed=0)
+    assert at_mean > posterior.log_prob({name: value[0] for name, value in draw.items()}) > -torch.inf
+    assert posterior.log_prob({name: value + 1 for name, value in posterior.mean.items()}) == -torch.inf
+    single = posterior.log_prob({name: value.float() for name, value in posterior.mean.items()})
+    torch.testing.assert_close(single, at_mean, rtol=1e-4, atol=1e-3)
+
+
+def test_weak_priors_in_single_precision_are_told():
+    torch.manual_seed(0)
+    x, y = torch.randn(300, 10), torch.randint(0, 5, (300,))
+    net = nn.Sequential(nn.Linear(10, 30), nn.Tanh(), nn.Linear(30, 5))
+    model = Model(net, likelihoods.Categorical(5))
+    with pytest.warns(ConvergenceWarning, match="rounding has a share of some .*%"):
+        Laplace(prior_precision=1e-6).fit(model, (x, y), start="current")
+    with pytest.raises(NotFiniteError, match="not positive definite"):
+        Laplace(structure=Dense(), prior_precision=1e-6).fit(model, (x, y), start="current")
+    for structure in (Kronecker(), Dense()):
+        Laplace(structure=structure, prior_precision=1.0).fit(model, (x, y), start="current")
+    double = Model(copy.deepcopy(net).double(), likelihoods.Categorical(5))
+    Laplace(prior_precision=1e-6).fit(double, (x.double(), y), start="current")
+    line = Model(nn.Linear(10, 5), likelihoods.Categorical(5), priors.Flat())  # the level of the logits is free
+    for structure in (Kronecker(), Dense()):
+        with pytest.raises(NotFiniteError):
+            Laplace(structure=structure).fit(line, (x, y), start="current")
+
+
+def test_options_of_the_wrong_type_are_refused():
+    for options in ({"linearized": "no"}, {"probit": 1}):
+        with pytest.raises(TypeError, match="must be True or False"):
+            Laplace(**options)
+    with pytest.raises(ValueError, match="max_bytes"):
+        Laplace(max_bytes=-1)
+    with pytest.raises(TypeError, match="a string or a sequence of strings; got 3"):
+        Named(3)
+    with pytest.raises(TypeError, match="must be an InferenceMethod"):
+        Laplace(train="MAP")
+    model = Model(two_layers(3).half(), likelihoods.Categorical(3))
+    with pytest.raises(NotSupportedError, match=r"float32 or float64; the network has weights of torch.float16"):
+        Laplace().fit(
+            model, tuple(part.half() if k == 0 else part for k, part in enumerate(three_classes())), start="current"
+        )
+
+
+def test_an_evidence_without_an_optimum_is_told():
+    x, y = three_classes()
+    net = two_layers(3)
+    with torch.no_grad():
+        for weight in net.parameters():
+            weight.zero_()
+    with pytest.warns(ConvergenceWarning, match="no best strength of the prior was found"):
+        Laplace(tune=Evidence()).fit(Model(net, likelihoods.Categorical(3)), (x, y), start="current")
+
+
+def test_a_tuned_prior_can_be_read():
+    x, y = three_classes()
+    posterior = Laplace(tune=Evidence(per="all")).fit(
+        Model(two_layers(3), likelihoods.Categorical(3)), (x, y), start="current"
+    )
+    scale = float(posterior.model.prior.distributions(posterior.mean)["net.0.bias"].scale[0])
+    assert f"Normal(scale={scale:g})" in repr(posterior.model.prior)

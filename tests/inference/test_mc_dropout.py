@@ -265,3 +265,27 @@ class Twice(nn.Module):
 
     def forward(self, x):
         return self.last(self.shared(x)) + self.last(self.shared(2 * x)) + self.shared(x)[:, :1]
+
+
+class LooksAtItsValues(nn.Module):
+    """A network that torch cannot map over draws."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.3), nn.Linear(8, 3))
+
+    def forward(self, x):
+        outputs = self.layers(x)
+        return outputs if outputs.abs().max().item() < 1e6 else 0 * outputs
+
+
+def test_what_cannot_be_mapped_is_looped_over():
+    torch.manual_seed(0)
+    net, x = LooksAtItsValues(), torch.randn(20, 2)
+    looks = inference.MCDropout(train=inference.MLE(num_epochs=1)).fit(
+        Model(net, likelihoods.Categorical(3)), (x, torch.arange(20) % 3), seed=0
+    )
+    plain = inference.MCDropout(train=inference.MLE(num_epochs=1)).fit(
+        Model(net.layers, likelihoods.Categorical(3)), (x, torch.arange(20) % 3), seed=0
+    )
+    torch.testing.assert_close(looks.outputs(x, num_draws=7, seed=0), plain.outputs(x, num_draws=7, seed=0))

@@ -513,6 +513,43 @@ class Slopes(nn.Module):
         return torch.cat([value, slope], -1)
 
 
+class Slope(nn.Module):
+    """The derivative of a linear function: the sum of its weights, for every row."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way = way
+        self.line = nn.Linear(4, 1, bias=False)
+
+    def forward(self, x):
+        if self.way == "jvp":
+            return torch.func.jvp(self.line, (x,), (torch.ones_like(x),))[1]
+        if self.way == "vjp":
+            value, pull_back = torch.func.vjp(self.line, x)
+            return pull_back(torch.ones_like(value))[0].sum(1, keepdim=True)
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            (slope,) = torch.autograd.grad(self.line(x).sum(), x, create_graph=True)
+        return slope.sum(1, keepdim=True)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch's own, in its forward derivatives
+@pytest.mark.parametrize("way", ["jvp", "vjp", "autograd"])
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_weights_of_a_layer_that_is_differentiated_are_drawn(name, way):
+    """A noise of its own for every pre-activation would have another derivative than the weights'."""
+    torch.manual_seed(0)
+    model = Model(Slope(way).double(), likelihoods.Gaussian(scale=1.0), priors.Normal(1.0))
+    x, y = torch.randn(50, 4).double(), torch.full((50,), 2.0).double()
+    recipe = MeanField(estimator=ESTIMATORS[name], num_epochs=800, batch_size=None, learning_rate=0.02, schedule=linear)
+    posterior = recipe.fit(model, (x, y), seed=0)
+    # the precision of a weight given the others: one of the prior, and one of each row
+    torch.testing.assert_close(
+        posterior.variances["net.line.weight"], torch.full((1, 4), 1 / 51).double(), rtol=0.25, atol=0
+    )
+    assert ("differentiates" in posterior.info.reason) == (name != "weight_draw")
+
+
 @pytest.mark.parametrize("way", ["func", "autograd"])
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_networks_that_differentiate_themselves_train(name, way):

@@ -275,3 +275,10 @@ def frozen():
     model = linear_model()
     model.net.requires_grad_(requires_grad=False)
     inference.PyroGuide(num_epochs=1).fit(model, regression()[0])
+
+
+def test_guides_that_run_inside_of_the_model_are_refused():
+    model = Model(nn.Linear(2, 1), likelihoods.Gaussian())
+    method = inference.PyroGuide(guide=pyro.infer.autoguide.AutoNormalMessenger, num_epochs=2)
+    with pytest.raises(NotSupportedError, match="AutoNormalMessenger runs inside of the model"):
+        method.fit(model, (torch.randn(9, 2), torch.randn(9)), seed=0)

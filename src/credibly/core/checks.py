@@ -15,6 +15,7 @@ from credibly.core.typing import ArrayLike
 __all__ = [
     "as_number",
     "as_tensor",
+    "check_bool",
     "check_count",
     "check_coverage",
     "check_finite",
@@ -88,6 +89,13 @@ def check_nonnegative(name: str, value: float) -> float:
     _check_number(name, value)
     if not 0 <= value < float("inf"):
         raise ValueError(f"`{name}` must be a finite number, 0 or above; got {value}")
+    return value
+
+
+def check_bool(name: str, value: bool) -> bool:
+    """The value itself, or a TypeError unless it is True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"`{name}` must be True or False; got {value!r}")
     return value
 
 

@@ -28,8 +28,8 @@ def check_bytes(model: Model, names: Sequence[str], structure: Structure, max_by
         size = sum(weight.numel() for weight in random_weights(model.core, names).values())
         raise NotSupportedError(
             f"{structure} of {size:,} weights takes {_gigabytes(needed)}, more than the limit of "
-            f"{_gigabytes(max_bytes)} (max_bytes={max_bytes}); use Kronecker() or Diagonal(), or fewer random weights, "
-            "such as those of the last layer"
+            f"{_gigabytes(max_bytes)} (max_bytes={max_bytes}); use Diagonal(), or Kronecker() if this is not it, or "
+            "fewer random weights, such as those of the last layer"
         )
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from credibly.core.errors import ShapeError
-from credibly.core.inputs import split_inputs
+from credibly.core.inputs import map_inputs, split_inputs
 from credibly.core.linalg.base import PositiveDefinite
 from credibly.core.params import evaluating
 from credibly.core.typing import Inputs
@@ -53,6 +53,10 @@ def output_covariance(
     Raises:
         ShapeError: the covariance is over another number of weights.
     """
+    if torch.is_inference_mode_enabled():  # in which there is no Jacobian
+        with torch.inference_mode(False), torch.no_grad():
+            own = map_inputs(lambda part: part.clone() if part.is_inference() else part, inputs)
+            return output_covariance(model, own, names, covariance, joint=joint)
     sizes = [weight.numel() for weight in random_weights(model.core, names).values()]
     if covariance.size != sum(sizes):
         raise ShapeError(f"`covariance` must be over the {sum(sizes)} weights that are named; got {covariance.size}")

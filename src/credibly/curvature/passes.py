@@ -14,7 +14,7 @@ from credibly.curvature.joining import joined
 from credibly.curvature.plan import Plan, use_of
 from credibly.curvature.recording import Call, backward, recording
 from credibly.curvature.row_gradients import row_gradients
-from credibly.curvature.uses import Direct, Use
+from credibly.curvature.uses import Direct, Unused, Use
 from credibly.model import Core
 
 __all__ = ["Pass", "rows_at_once"]
@@ -74,10 +74,12 @@ class Pass:
         gradients = dict(zip(called, found, strict=True))
         with torch.set_grad_enabled(self.keep):
             for name in self.plan.weights:
-                yield name, Direct(others[name]) if name in others else self._use(name, gradients)
+                yield name, Direct(others[name]) if name in others else self._use(name, gradients, len(directions))
 
-    def _use(self, name: str, gradients: dict[int, Tensor]) -> Use:
+    def _use(self, name: str, gradients: dict[int, Tensor], num_directions: int) -> Use:
         part = self.plan.parts[name]
+        if not part:
+            return Unused(self.outputs.new_zeros(self.plan.weights[name].numel()), num_directions, len(self.outputs))
         use = joined([use_of(self.calls[n], self.plan.sites[n], rule, gradients[n]) for n, rule in part])
         return use if self.keep else use.map(torch.Tensor.detach)
 

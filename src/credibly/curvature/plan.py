@@ -65,7 +65,7 @@ class Plan:
         weights: by name, in order.
         sites: of every call in a pass, in order; None where rows cannot be told apart.
         modules: the layers whose calls are recorded.
-        parts: for each weight that has rules the numbers of its calls, with their rules.
+        parts: for each weight that has rules the numbers of its calls, with their rules; none where it is not used.
         others: for each other weight why no rule holds.
         mixed: weights that layers of different kinds share.
         fixed, per_direction: how many numbers one row of them takes, apart from directions and for each.
@@ -153,7 +153,7 @@ def make_plan(core: Core, inputs: Inputs, names: Sequence[str]) -> Plan:
         modules,
         parts,
         others,
-        frozenset(name for name, group in uses.items() if not are_alike(group)),
+        frozenset(name for name, group in uses.items() if group and not are_alike(group)),
         sum(fixed for fixed, _ in numbers) // 3,
         sum(each for _, each in numbers) // 3 + rest,
     )

@@ -25,7 +25,7 @@ from credibly.curvature.factors import Factors, Moments
 from credibly.curvature.spectra import Spectrum, spectra
 from credibly.curvature.vectors import Vectors, project
 
-__all__ = ["CHUNK_NUMBERS", "Direct", "Lookup", "Product", "Use"]
+__all__ = ["CHUNK_NUMBERS", "Direct", "Lookup", "Product", "Unused", "Use"]
 
 CHUNK_NUMBERS = 2**23
 """Numbers that are written out at once."""
@@ -287,6 +287,45 @@ class Direct(Use):
     def numbers(self) -> tuple[int, int]:
         """Gradients."""
         return 0, self.gradients[0].numel()
+
+
+@dataclass(frozen=True, eq=False)
+class Unused(Use):
+    """Of a weight that no output depends on.
+
+    Attributes:
+        zeros: (d,).
+        num_directions: K.
+        num_rows: R.
+    """
+
+    zeros: Tensor
+    num_directions: int
+    num_rows: int
+
+    def squares(self) -> Tensor:
+        """0."""
+        return self.zeros
+
+    def rows(self) -> Tensor:
+        """0."""
+        return self.zeros.expand(self.num_directions, self.num_rows, -1)
+
+    def factors(self, counts: Tensor, moments: Moments) -> Factors:
+        """The layout of a diagonal, all 0."""
+        return Factors(counts.sum().reshape(1, 1), self.zeros.unsqueeze(0), counts.sum())
+
+    def covariance(self, matrix: PositiveDefinite) -> Tensor:
+        """0."""
+        return self.zeros.new_zeros(self.num_rows, self.num_directions, self.num_directions)
+
+    def folded(self, share: int) -> "Unused":
+        """Of fewer rows."""
+        return replace(self, num_rows=self.num_rows // share)
+
+    def numbers(self) -> tuple[int, int]:
+        """None for each direction."""
+        return len(self.zeros), 0
 
 
 def _all_rows(parts: list[Tensor]) -> Tensor:

@@ -6,6 +6,7 @@ those of `training.ivon`. Like every mean-field method it gives each weight abou
 others are known, which is less than its own.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from credibly.core.checks import check_count, check_nonnegative, check_positive
-from credibly.core.errors import NotSupportedError
+from credibly.core.errors import ConvergenceWarning, NotSupportedError
 from credibly.core.linalg.diagonal import Diagonal
 from credibly.core.params import trainable_params, training_mode
 from credibly.core.randomness import base_seed, seeded
@@ -48,7 +49,9 @@ class IVON(InferenceMethod):
         num_epochs: passes over the data.
         batch_size: rows per batch for data in memory; None takes all. A loader brings its own.
         accumulate: how many batches make one step, at the same draws, as if they were one batch.
-        learning_rate: of the Newton steps; see `rescale`.
+        learning_rate: of the Newton steps; see `rescale`. Where targets have little noise, curvatures are large, and
+            it must be smaller by their size: with noise 0.1, say, 1e-3 and `hess_init=100`. A loss that more than
+            doubles is warned of.
         schedule: a factory `(optimizer, num_steps) -> LRScheduler`; None keeps the rate.
         num_samples: draws of the weights per step; more make the estimates steadier.
         temperature: the posterior density is raised to one over it; 1 is the Bayesian posterior.
@@ -120,6 +123,7 @@ class IVON(InferenceMethod):
         if outcome.failure is not None:
             outcome.failure.posterior = posterior
             raise outcome.failure
+        _check_progress(info.history.loss)
         return posterior
 
     def _trainee(self, problem: Problem, seed: int) -> PerturbedWeights:
@@ -169,6 +173,17 @@ class IVON(InferenceMethod):
             early_stopping=self.early_stopping,
             autocast=self.autocast,
             callbacks=self.callbacks,
+        )
+
+
+def _check_progress(losses: Sequence[float]) -> None:
+    """Say so where training ended further from the data than it began."""
+    if len(losses) > 1 and losses[-1] - losses[0] > 1 + abs(losses[0]):
+        warnings.warn(
+            f"IVON: the loss rose from {losses[0]:.4g} to {losses[-1]:.4g} nats a row; use a smaller `learning_rate`, "
+            "and for `hess_init` about the curvature of a row's loss in a weight",
+            ConvergenceWarning,
+            stacklevel=3,
         )
 
 

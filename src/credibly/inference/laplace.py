@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from credibly.core.checks import check_positive
+from credibly.core.checks import check_bool, check_positive
 from credibly.core.data import Source
 from credibly.core.errors import NotSupportedError
 from credibly.core.linalg.base import PositiveDefinite
@@ -83,9 +83,13 @@ class Laplace(InferenceMethod):
         for name, kind in (*options.items(), ("train", InferenceMethod), ("tune", Tuning)):
             value = getattr(self, name)
             if not isinstance(value, kind) and not (value is None and name not in options):
-                raise TypeError(f"`{name}` must be a {kind.__name__}, such as {_EXAMPLES[name]}; got {value!r}")
+                article = "an" if kind is InferenceMethod else "a"
+                raise TypeError(f"`{name}` must be {article} {kind.__name__}, such as {_EXAMPLES[name]}; got {value!r}")
         if self.prior_precision is not None:
             check_positive("prior_precision", self.prior_precision)
+        for name in ("linearized", "probit"):
+            check_bool(name, getattr(self, name))
+        check_positive("max_bytes", self.max_bytes)
         if self.train is not None and self.train.draws_weights:
             name = type(self.train).__name__
             raise NotSupportedError(
@@ -178,6 +182,11 @@ class Laplace(InferenceMethod):
                 f"{type(model.likelihood).__name__} is a training head without a density, so there is no curvature of "
                 "a log likelihood; use inference.Ensemble or MCDropout"
             )
+        dtypes = {value.dtype for value in network_weights(model).values()} - {torch.float32, torch.float64}
+        if dtypes:
+            raise NotSupportedError(
+                f"curvatures take float32 or float64; the network has weights of {dtypes.pop()}: fit net.float()"
+            )
         weights, names = network_weights(model), self.subset.names(model, problem.first_inputs)
         prior_term(model.prior, weights, names)
         if self.tune is not None:
@@ -237,7 +246,7 @@ class Laplace(InferenceMethod):
             return Curved(_times(found, mode.share), names)
         diagonal = curvature(work, source, names, Diagonal(), self.curvature, seed=seed, max_bytes=self.max_bytes)
         every = Curved(_times(diagonal, mode.share), names)
-        mask = largest(every.covariance(model).diagonal(), most)
+        mask = largest(every.covariance(model, warn=False).diagonal(), most)
         index = mask.nonzero().squeeze(-1)
         if isinstance(self.structure, Diagonal):
             return Curved(DiagonalMatrix(every.matrix.diagonal()[index]), names, mask)
@@ -255,7 +264,8 @@ class Laplace(InferenceMethod):
             if validation is None:
                 raise ValueError("ValidationLogScore needs validation data: fit(..., validation=(inputs, targets))")
             model.prior = rescaled(prior, weights, tuned.factors)
-            gaussian = GaussianPosterior(work, info, names=part.names, covariance=part.covariance(model))
+            covariance = part.covariance(model, warn=False)
+            gaussian = GaussianPosterior(work, info, names=part.names, covariance=covariance)
             posterior = LinearizedPosterior(gaussian, probit=self.probit) if self.linearized else gaussian
             return mean_log_prob(posterior, validation, info.seed)
 

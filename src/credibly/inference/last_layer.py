@@ -68,13 +68,20 @@ def head_of(model: Model, names: tuple[str, ...], inputs: Inputs) -> Head | None
     """
     owners = {name.removeprefix("net.").rpartition(".")[0] for name in names}
     layer = owners.pop() if len(owners) == 1 else ""
-    if not layer or model.offset is not None:
+    if not layer or model.offset is not None or _is_tied(model, layer):
         return None
     features, given, outputs = _seen(model, layer, take_rows(inputs, slice(0, 2)))
     if not isinstance(features, Tensor) or len(features) != len(outputs) or not _same(given, outputs):
         return None
     net = _Path(layer, model.net.get_submodule(layer))
     return Head(Model(net, model.likelihood, model.prior, noise_prior=model.noise_prior), model, layer)
+
+
+def _is_tied(model: Model, layer: str) -> bool:
+    """Whether another layer has a weight of this one: what it gives is then not the same in every draw."""
+    own = [id(weight) for weight in model.net.get_submodule(layer).parameters()]
+    every = [id(weight) for _, weight in model.net.named_parameters(remove_duplicate=False)]
+    return any(every.count(each) > 1 for each in own)
 
 
 def _seen(model: Model, layer: str, inputs: Inputs) -> tuple[Tensor, object, Tensor]:

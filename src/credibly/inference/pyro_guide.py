@@ -25,6 +25,7 @@ from pyro.infer.autoguide import (
     AutoDiagonalNormal,
     AutoLaplaceApproximation,
     AutoLowRankMultivariateNormal,
+    AutoMessenger,
     AutoMultivariateNormal,
     AutoNormal,
 )
@@ -73,10 +74,10 @@ class PyroGuide(InferenceMethod):
 
     Attributes:
         guide: a class of Pyro's autoguides, a `functools.partial` of one, or any function from a Pyro model to a guide;
-            it is called with one argument, a batch.
+            it is called with one argument, a batch. Guides that run inside of the model (`AutoMessenger`) are refused.
         num_draws: how many draws of the weights are kept of a guide that is not a Gaussian.
         num_particles: how many draws of the weights a step takes, side by side: above 1 the guide must broadcast under
-            Pyro's plates, as its autoguides do.
+            Pyro's plates, as its autoguides do, and the network must go through `torch.func.vmap`.
         num_epochs: passes over the data.
         batch_size: rows per step for data in memory; None takes all. A loader brings its own.
         learning_rate: given to the optimiser as `lr`.
@@ -254,6 +255,11 @@ class _Guided(Trainee):
 
     def _check_guide(self) -> None:
         name = type(self.guide).__name__
+        if isinstance(self.guide, AutoMessenger):
+            raise NotSupportedError(
+                f"{name} runs inside of the model, where it cannot begin at given weights; use AutoNormal or another "
+                "autoguide, or train it by Pyro's SVI on bridges.to_pyro(model, data)"
+            )
         for kind, other in _WITHOUT_SPREAD.items():
             if isinstance(self.guide, kind):
                 raise NotSupportedError(f"{name} is trained as a point, which has no spread; use inference.{other}")

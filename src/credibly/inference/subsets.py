@@ -64,8 +64,9 @@ class LastLayer(Subset):
         """Weight and bias, say, of the last layer."""
         every = _trainable(model)
         layer = _called_last(model, inputs)
-        prefix = f"net.{layer}." if layer else "net."
-        return tuple(name for name in every if name.startswith(prefix) and "." not in name[len(prefix) :])
+        own = {id(weight) for weight in model.net.get_submodule(layer).parameters(recurse=False)}
+        # one that is tied goes by its first name
+        return tuple(name for name in every if id(model.core.get_parameter(name)) in own)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,18 +79,26 @@ class Named(Subset):
 
     patterns: str | Sequence[str]
 
+    def __post_init__(self) -> None:
+        each = (self.patterns,) if isinstance(self.patterns, str) else self.patterns
+        if not isinstance(each, Sequence) or not all(isinstance(pattern, str) for pattern in each):
+            raise TypeError(f"`patterns` must be a string or a sequence of strings; got {self.patterns!r}")
+
     def names(self, model: Model, inputs: Inputs) -> tuple[str, ...]:
         """All trainable names that any pattern matches."""
         every = _trainable(model)
         patterns = (self.patterns,) if isinstance(self.patterns, str) else tuple(self.patterns)
         if not patterns:
             raise ValueError("`patterns` must name at least one weight; got none")
+        named = list(model.core.named_parameters(remove_duplicate=False))  # a tied weight goes by any of its names
+        matched: set[int] = set()
         for pattern in patterns:
-            if not any(_matches(name, pattern) for name in every):
-                frozen = any(_matches(name, pattern) for name, _ in model.core.named_parameters())
-                why = "only frozen weights" if frozen else "no weight of the network"
+            found = [weight for name, weight in named if _matches(name, pattern)]
+            if not any(weight.requires_grad for weight in found):
+                why = "only frozen weights" if found else "no weight of the network"
                 raise ValueError(f"`{pattern}` names {why}; the trainable ones are {list(every)}")
-        return tuple(name for name in every if any(_matches(name, pattern) for pattern in patterns))
+            matched |= {id(weight) for weight in found}
+        return tuple(name for name in every if id(model.core.get_parameter(name)) in matched)
 
 
 @dataclass(frozen=True, eq=False)

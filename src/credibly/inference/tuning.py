@@ -41,6 +41,7 @@ _GROUPS: dict[str, Callable[[str], str]] = {
 }
 _STILL_RISING = 1e-3  # nats a row from one factor to the next
 _LARGEST = 25.0  # of the logarithm of a factor: beyond e^25 the data say nothing
+_FAR = 20.0  # of the same: no optimum, or one that is as good as none
 _GRID = tuple(10 ** (k / 2) for k in range(-6, 13))
 
 
@@ -135,6 +136,14 @@ class Evidence(Tuning):
         index = torch.tensor([groups.index(group_of(name)) for name in joint.names])
         objective = _Objective.of(joint, index, tunes_noise=self.noise and joint.residuals is not None)
         found = _maximised(objective, len(groups))
+        ends = [group for group, log in zip(groups, found.tolist(), strict=False) if abs(log) > _FAR]
+        if ends:
+            warnings.warn(
+                f"Evidence: no best strength of the prior was found for {ends}: the evidence still rises, if by "
+                f"little, where the precision has changed by a factor of e^{_FAR:g}; weights that are all 0 want that",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
         factors = {name: float(found[groups.index(group_of(name))].exp()) for name in dict.fromkeys(joint.names)}
         return Tuned(factors, float(found[-1].exp()) if objective.residuals is not None else 1.0)
 

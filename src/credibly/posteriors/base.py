@@ -135,8 +135,8 @@ class Posterior(ABC):
             NotSupportedError: the posterior is not one over weights.
         """
         raise NotSupportedError(
-            f"as_prior is not available for {type(self).__name__}, which has no density over weights; fit a method "
-            "that gives a spread of weights, such as inference.Ensemble with 2 or more members"
+            f"as_prior is not available for {type(self).__name__}: there is no one Gaussian over weights in it; fit a "
+            "method that ends in one, such as inference.Laplace, MeanField or SWAG, or in stored draws around one mode"
         )
 
     def _copy(self, prior: Prior | None) -> Model:

@@ -151,11 +151,12 @@ def map_draws(call: Callable[[list[Tensor]], Evaluated], draws: list[Tensor], *,
         chunk: how many draws to map together; below 2 they are looped over.
     """
     num_draws = len(draws[0])
-    if chunk < 2:
-        each = zip(*(table.unbind(0) for table in draws), strict=True)
-        return joined((_lifted(call(list(draw))) for draw in each), num_draws)
-    parts = zip(*(torch.split(table, chunk) for table in draws), strict=True)
-    return joined((vmap(call, randomness="different")(list(part)) for part in parts), num_draws)
+    if chunk > 1:
+        parts = zip(*(torch.split(table, chunk) for table in draws), strict=True)
+        with suppress(RuntimeError):  # something in the network that vmap has no rule for: a loop needs none
+            return joined((vmap(call, randomness="different")(list(part)) for part in parts), num_draws)
+    each = zip(*(table.unbind(0) for table in draws), strict=True)
+    return joined((_lifted(call(list(draw))) for draw in each), num_draws)
 
 
 def is_mappable(net: nn.Module) -> bool:

@@ -18,6 +18,7 @@ from credibly.core.checks import check_count
 from credibly.core.errors import NotSupportedError, ShapeError
 from credibly.core.linalg.base import PositiveDefinite
 from credibly.core.linalg.inverse import inverse
+from credibly.core.linalg.selected import Selected
 from credibly.core.params import check_params, trainable_params
 from credibly.core.randomness import Stream, base_seed
 from credibly.core.typing import Inputs, Params
@@ -69,7 +70,11 @@ class GaussianPosterior(WeightPosterior):
 
     @property
     def mean(self) -> Params:
-        """The mean of the random weights, by name."""
+        """The mean of the random weights, by name: copies."""
+        return {name: weight.clone() for name, weight in self._mean.items()}
+
+    @property
+    def _mean(self) -> Params:
         weights = trainable_params(self.model.core)
         return {name: weights[name].detach() for name in self.names}
 
@@ -90,10 +95,12 @@ class GaussianPosterior(WeightPosterior):
         return self._named(table)
 
     def log_prob(self, params: Params) -> Tensor:
-        """The log density of the random weights, a scalar."""
-        mean = self.mean
+        """The log density of the random weights, a scalar; -inf where one that is not random differs from its value."""
+        mean = self._mean
         check_params(params, mean, "params")
-        offset = torch.cat([(params[name] - mean[name]).flatten() for name in self.names])
+        offset = torch.cat([(params[name].to(mean[name]) - mean[name]).flatten() for name in self.names])
+        if isinstance(self.covariance, Selected) and bool(offset[~self.covariance.mask.bool()].any()):
+            return offset.new_full((), -math.inf)
         constant = len(offset) * math.log(2 * math.pi)
         return -0.5 * (self.covariance.logdet() + offset.dot(self.covariance.solve(offset)) + constant)
 
@@ -145,7 +152,7 @@ class GaussianPosterior(WeightPosterior):
         return self.covariance.like.new_empty(num_draws, self.covariance.size)
 
     def _flat_mean(self) -> Tensor:
-        return torch.cat([weight.flatten() for weight in self.mean.values()])
+        return torch.cat([weight.flatten() for weight in self._mean.values()])
 
     def _stream(self, seed: int | None) -> Stream:
         return Stream(base_seed(seed), "weights", self.covariance.like.device)
@@ -159,7 +166,7 @@ class GaussianPosterior(WeightPosterior):
 
     def _named(self, flat: Tensor) -> Params:
         """A flat vector, (..., d), as weights by name, (..., *shape), in their precision."""
-        mean = self.mean
+        mean = self._mean
         parts = torch.split(flat, [weight.numel() for weight in mean.values()], -1)
         pairs = zip(mean.items(), parts, strict=True)
         return {name: part.reshape((*flat.shape[:-1], *w.shape)).to(w.dtype) for (name, w), part in pairs}

@@ -10,9 +10,13 @@ With Gaussian noise the prediction is Gaussian, in closed form. Classes are pred
 approximation (The Evidence Framework Applied to Classification Networks, MacKay 1992; for several classes, each logit
 by itself: Bayesian Gaussian Processes for Regression and Classification, Gibbs 1997),
 
-    p(y = k) = softmax_k(m_k / sqrt(1 + pi v_k / 8)),
+    p(y = k) = softmax_k(m_k / sqrt(1 + pi v_k / 8)).
 
-or, as under every other likelihood, by draws of the linear function.
+Adding one number to all logits of a row changes nothing, so m_k and v_k must not see it: m_k is the mean of a logit
+less that of all, and v_k the variance of the logit less the mean of the *others*. Of two classes that is MacKay's
+formula for their difference. The variance of each bare logit, which is often taken, flattens the probabilities by what
+the data say nothing about, the level of all logits. Under every other likelihood, or on request, predictions are by
+draws of the linear function.
 """
 
 import functools
@@ -256,7 +260,11 @@ def _with_noise(scale: Tensor, mean: Tensor, covariance: Tensor) -> Predictive:
 
 
 def _probit(mean: Tensor, covariance: Tensor) -> Predictive:
-    """Each logit shrunk by its variance."""
-    variance = covariance.diagonal(dim1=-2, dim2=-1).clamp(min=0)
-    logits = mean / torch.sqrt(1 + math.pi / 8 * variance)
-    return ClassPredictive(logits if mean.shape[-1] > 1 else logits.squeeze(-1))
+    """Each logit, from the mean of all, shrunk by its variance around the mean of the others; see the module."""
+    variance, size = covariance.diagonal(dim1=-2, dim2=-1), mean.shape[-1]
+    if size > 1:
+        with_all = covariance.mean(-1)  # of each logit with the mean of all
+        variance = (variance - 2 * with_all + with_all.mean(-1, keepdim=True)) * (size / (size - 1)) ** 2
+        mean = mean - mean.mean(-1, keepdim=True)
+    logits = mean / torch.sqrt(1 + math.pi / 8 * variance.clamp(min=0))
+    return ClassPredictive(logits if size > 1 else logits.squeeze(-1))

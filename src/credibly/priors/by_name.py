@@ -29,6 +29,9 @@ class ByName(FactorisedPrior):
         self.priors = dict(priors)
         self.parts = nn.ModuleList(self.priors.values())
 
+    def __repr__(self) -> str:
+        return f"ByName({self.priors})"
+
     def _groups(self, params: Params) -> list[tuple[FactorisedPrior, Params]]:
         groups: list[Params] = [{} for _ in self.priors]
         for name, weight in params.items():

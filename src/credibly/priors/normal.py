@@ -44,6 +44,10 @@ class Normal(FactorisedPrior):
             raise ValueError("a fan-in scaled prior has another weight decay in every layer; there is no single value")
         return 1 / (num_data * self.scale**2)
 
+    def extra_repr(self) -> str:
+        """The options."""
+        return f"scale={self.scale:g}" + (", fan_in_scaled=True" if self.fan_in_scaled else "")
+
     def _scale(self, weight: Tensor) -> float:
         if self.fan_in_scaled and weight.dim() > 1:
             return self.scale / math.sqrt(math.prod(weight.shape[1:]))

@@ -99,6 +99,8 @@ class TrainingOptions:
             check_count("batch_size", self.batch_size)
         check_count("accumulate", self.accumulate)
         check_positive("learning_rate", self.learning_rate)
+        if self.autocast not in (None, torch.bfloat16, torch.float16):
+            raise TypeError(f"`autocast` must be torch.bfloat16, torch.float16 or None; got {self.autocast!r}")
         if self.clip_norm is not None:
             check_positive("clip_norm", self.clip_norm)
         for name in ("optimizer", "schedule", "loss"):

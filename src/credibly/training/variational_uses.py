@@ -2,8 +2,9 @@
 
 A weight that acts once per row lets a layer take noise of its own in every row, by its pre-activations (Kingma,
 Salimans and Welling 2015) or by signs (Wen et al. 2018). A weight that acts otherwise, in a recurrence, an embedding, a
-normalisation, in two places, or on something that is not one entry per row, has to be the same in all of them. Which is
-which is found by running the network on two and on three rows and noting every call that a weight goes into.
+normalisation, in two places, or on something that is not one entry per row, has to be the same in all of them; so has
+one of a layer that the network itself differentiates, as the noise of a pre-activation has another derivative. Which
+is which is found by running the network on two and on three rows and noting every call that a weight goes into.
 """
 
 from collections import Counter
@@ -71,6 +72,7 @@ class _Call:
     bias: str | None
     inputs: torch.Size
     outputs: torch.Size
+    is_differentiated: bool
 
     @property
     def described(self) -> str:
@@ -111,6 +113,8 @@ def _layer(call: _Call, count: Counter[str]) -> Layer:
 
 def _why_no_layer(two: _Call, three: _Call, count: Counter[str]) -> str:
     """Why a call is not a layer that acts once on every row; empty where it is."""
+    if two.is_differentiated:
+        return "the network differentiates by what its layer reads"
     if two.function not in LAYERS:
         return f"it is used by {two.described}"
     if two.weight is None:
@@ -156,13 +160,15 @@ class _Recorder(TorchFunctionMode):
         self, func: Callable[..., Any], names: tuple[str, ...], args: Sequence[Any], kwargs: dict[str, Any], result: Any
     ) -> _Call:
         if func not in LAYERS:
-            return _Call(func, names, None, None, torch.Size(), torch.Size())
+            return _Call(func, names, None, None, torch.Size(), torch.Size(), False)
         given = dict(zip(("input", "weight", "bias"), args, strict=False)) | kwargs
         weight, bias = (self._names.get(id(given.get(part))) for part in ("weight", "bias"))
         as_input = self._names.get(id(given["input"]))
         if as_input is not None:  # a weight as what a layer reads: no layer of its own
             weight = bias = None
-        return _Call(func, names, weight, bias, given["input"].shape, result.shape)
+        # its weights need no gradients here, and so nothing does that the network does not differentiate by
+        differentiated = result.requires_grad or torch._C._are_functorch_transforms_active()
+        return _Call(func, names, weight, bias, given["input"].shape, result.shape, differentiated)
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:

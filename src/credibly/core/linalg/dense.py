@@ -43,7 +43,7 @@ class Dense(PositiveDefinite):
         if bool(failed):
             raise NotFiniteError(
                 f"a matrix of {self.size} rows is not positive definite: its leading minor of order {int(failed)} is "
-                "not; use float64, or a larger prior precision"
+                "not; use float64, or a prior that is stronger, or proper where it is flat"
             )
         lower: Tensor = factor
         return lower
