@@ -75,6 +75,13 @@ def test_every_place_of_the_edge_in_a_row_that_is_halved_twice():
     assert_sets_are_the_table(APS(), rows, u, thresholds + 1e-8)
 
 
+@pytest.mark.parametrize("score", SCORES, ids=NAMES)
+def test_no_rows_have_no_sets(score):
+    probs, u = simulated(3, 1000, 1.0)
+    limits = torch.full((3,), 0.9, dtype=torch.float64)
+    assert score.region(from_probs(probs[:0]), limits[:0], u[:0]).members.shape == (0, 1000)
+
+
 def test_values_below_the_least_change_nothing():
     probs, u = simulated(500, 300, 3.0)
     score, limits = APS(), torch.full((500, 1), 0.9, dtype=torch.float64)

@@ -932,6 +932,8 @@ def test_the_density_of_chosen_weights_is_0_where_another_moves():
     at_mean, draw = posterior.log_prob(posterior.mean), posterior.sample(1, seed=0)
     assert at_mean > posterior.log_prob({name: value[0] for name, value in draw.items()}) > -torch.inf
     assert posterior.log_prob({name: value + 1 for name, value in posterior.mean.items()}) == -torch.inf
+    chosen = posterior.covariance.of.dense()
+    torch.testing.assert_close(at_mean, -0.5 * torch.logdet(2 * torch.pi * chosen))
     single = posterior.log_prob({name: value.float() for name, value in posterior.mean.items()})
     torch.testing.assert_close(single, at_mean, rtol=1e-4, atol=1e-3)
 

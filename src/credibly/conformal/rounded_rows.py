@@ -90,7 +90,7 @@ class RoundedRows:
         mass = number = thresholds.new_zeros(rows, 1)
         if not halvings:
             return sort_rows(window), mass, number
-        rising, falling = sort_rows(window.view(rows, 2, -1)).unbind(1)
+        rising, falling = sort_rows(window.view(rows, 2, window.shape[-1] // 2)).unbind(1)
         first, second = rising, falling.flip(-1)
         row = torch.arange(rows, device=window.device)
         for _ in range(halvings):

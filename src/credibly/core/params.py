@@ -27,6 +27,7 @@ __all__ = [
     "load_params",
     "module_device",
     "network_buffers",
+    "network_weights",
     "stack",
     "trainable_params",
     "training_mode",
@@ -36,6 +37,21 @@ __all__ = [
 def trainable_params(module: nn.Module) -> Params:
     """The weights that require gradients, detached and shared with the module; tied weights once."""
     return {name: p.detach() for name, p in module.named_parameters() if p.requires_grad}
+
+
+def network_weights(core: nn.Module) -> Params:
+    """Those of a model's core that are under `net.`: the weights that can be random.
+
+    Raises:
+        ValueError: there are none.
+    """
+    weights = {name: value for name, value in trainable_params(core).items() if name.startswith("net.")}
+    if not weights:
+        raise ValueError(
+            "no weight of the network is trainable, as none requires a gradient, so none can be random; see "
+            "requires_grad_()"
+        )
+    return weights
 
 
 def buffers_of(module: nn.Module) -> Params:

@@ -15,7 +15,7 @@ from torch import nn
 from credibly.core.checks import check_positive
 from credibly.core.dropout_rates import DROPOUT_LAYERS, learned_rates, set_rates, without_input_dropout
 from credibly.core.errors import NotSupportedError
-from credibly.core.params import trainable_params, training_mode
+from credibly.core.params import network_weights, training_mode
 from credibly.core.randomness import base_seed, seeded
 from credibly.inference.base import InferenceMethod, Problem, Start, prepare
 from credibly.inference.mc_dropout import check_dropout
@@ -147,8 +147,7 @@ def _check(model: Model) -> None:
             f"{type(model.likelihood).__name__} has no density, and a posterior needs a likelihood; use MCDropout, "
             "whose rates are given"
         )
-    if not any(name.startswith("net.") for name in trainable_params(model.core)):
-        raise ValueError("no weight of the network is trainable, so none can be random; see requires_grad_()")
+    network_weights(model.core)  # one at least
     if not isinstance(model.prior, FactorisedPrior):
         raise NotSupportedError(
             f"{type(model.prior).__name__} is a joint prior, under which the masks' divergence has no closed form; use "

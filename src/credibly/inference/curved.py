@@ -14,12 +14,12 @@ from credibly.core.linalg.inverse import inverse
 from credibly.core.linalg.kronecker import Kronecker
 from credibly.core.linalg.low_rank import LowRankPlusDiagonal
 from credibly.core.linalg.selected import Selected
-from credibly.core.params import trainable_params
+from credibly.core.params import network_weights
 from credibly.core.typing import Params
 from credibly.inference.gaussian_prior import PriorTerm, added, prior_term
 from credibly.model import Model
 
-__all__ = ["Curved", "network_weights"]
+__all__ = ["Curved"]
 
 _ROUNDED = 0.05  # a share of rounding in a variance that is worth a word
 _UNDETERMINED = 0.005  # one that, under a flat prior, a direction has that the data say nothing about
@@ -50,7 +50,7 @@ class Curved:
 
     def prior(self, model: Model) -> PriorTerm:
         """Of the random weights."""
-        term = prior_term(model.prior, network_weights(model), self.names)
+        term = prior_term(model.prior, network_weights(model.core), self.names)
         return term if self.mask is None else term.at(self.mask.nonzero().squeeze(-1))
 
     def covariance(self, model: Model, *, warn: bool = True) -> PositiveDefinite:
@@ -66,11 +66,6 @@ class Curved:
         if warn:
             _warn_of_rounding(precision)
         return inverse(precision) if self.mask is None else Selected(inverse(precision), self.mask)
-
-
-def network_weights(model: Model) -> Params:
-    """All trainable weights of the network."""
-    return {name: value for name, value in trainable_params(model.core).items() if name.startswith("net.")}
 
 
 def _check_determined(precision: PositiveDefinite, prior: PriorTerm) -> None:

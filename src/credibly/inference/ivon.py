@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from credibly.core.checks import check_count, check_nonnegative, check_positive
 from credibly.core.errors import ConvergenceWarning, NotSupportedError
 from credibly.core.linalg.diagonal import Diagonal
-from credibly.core.params import trainable_params, training_mode
+from credibly.core.params import network_weights, training_mode
 from credibly.core.randomness import base_seed, seeded
 from credibly.core.typing import Params
 from credibly.inference.base import InferenceMethod, Problem, Start, prepare
@@ -131,7 +131,7 @@ class IVON(InferenceMethod):
         if not model.likelihood.has_density:
             name = type(model.likelihood).__name__
             raise NotSupportedError(f"{name} has no density, and so no posterior over weights; use Ensemble")
-        weights = {name: p for name, p in trainable_params(model.core).items() if name.startswith("net.")}
+        weights = network_weights(model.core)
         _check_weights(weights)
         num_data = problem.source.num_data
         options = NewtonOptions(
@@ -199,8 +199,6 @@ def _objective(model: Model, num_data: int) -> LogJoint:
 
 
 def _check_weights(weights: Params) -> None:
-    if not weights:
-        raise ValueError("the network has no weight that requires a gradient; there is nothing to train")
     precisions = {weight.dtype for weight in weights.values()}
     if len(precisions) > 1 or not precisions <= {torch.float32, torch.float64}:
         names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in precisions))

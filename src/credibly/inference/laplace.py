@@ -24,13 +24,14 @@ from credibly.core.errors import NotSupportedError
 from credibly.core.linalg.base import PositiveDefinite
 from credibly.core.linalg.dense import Dense as DenseMatrix
 from credibly.core.linalg.diagonal import Diagonal as DiagonalMatrix
+from credibly.core.params import network_weights
 from credibly.core.randomness import base_seed, derived_seed
 from credibly.curvature.fit import curvature
 from credibly.curvature.kinds import GGN, CurvatureKind
 from credibly.curvature.memory import MAX_BYTES, check_bytes
 from credibly.curvature.plan import make_plan
 from credibly.inference.base import InferenceMethod, Problem, Start, prepare, rows_of
-from credibly.inference.curved import Curved, network_weights
+from credibly.inference.curved import Curved
 from credibly.inference.gaussian_prior import prior_term
 from credibly.inference.last_layer import head_of
 from credibly.inference.log_joint import AtMode, at_mode, mean_log_prob, on_network_side, scale_noise
@@ -182,12 +183,13 @@ class Laplace(InferenceMethod):
                 f"{type(model.likelihood).__name__} is a training head without a density, so there is no curvature of "
                 "a log likelihood; use inference.Ensemble or MCDropout"
             )
-        dtypes = {value.dtype for value in network_weights(model).values()} - {torch.float32, torch.float64}
+        weights = network_weights(model.core)
+        dtypes = {value.dtype for value in weights.values()} - {torch.float32, torch.float64}
         if dtypes:
             raise NotSupportedError(
                 f"curvatures take float32 or float64; the network has weights of {dtypes.pop()}: fit net.float()"
             )
-        weights, names = network_weights(model), self.subset.names(model, problem.first_inputs)
+        names = self.subset.names(model, problem.first_inputs)
         prior_term(model.prior, weights, names)
         if self.tune is not None:
             scales_of(model.prior, {name: weights[name] for name in names})
@@ -258,7 +260,7 @@ class Laplace(InferenceMethod):
     ) -> tuple[Curved, AtMode]:
         """Sets the model's prior and noise to what is chosen."""
         assert self.tune is not None
-        weights, prior = network_weights(model), model.prior
+        weights, prior = network_weights(model.core), model.prior
 
         def score(tuned: Tuned) -> float:
             if validation is None:

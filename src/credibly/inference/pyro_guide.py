@@ -42,7 +42,7 @@ from credibly.core.linalg.base import PositiveDefinite
 from credibly.core.linalg.dense import Dense
 from credibly.core.linalg.diagonal import Diagonal
 from credibly.core.linalg.low_rank import LowRankPlusDiagonal
-from credibly.core.params import load_params, module_device, stack
+from credibly.core.params import load_params, module_device, network_weights, stack
 from credibly.core.randomness import base_seed, seeded
 from credibly.core.typing import Params
 from credibly.inference.base import InferenceMethod, Start, prepare
@@ -140,9 +140,8 @@ class PyroGuide(InferenceMethod):
                 f"{type(own.likelihood).__name__} has no density, and a posterior needs a likelihood; use MAP or an "
                 "Ensemble of it"
             )
+        network_weights(own.core)  # one at least
         program = PyroProgram(own, problem.source.num_data)
-        if not program.start:
-            raise ValueError("no weight of the network is trainable, so none can be random; see requires_grad_()")
         device = problem.source.device
         with pyro.get_param_store().scope(), torch.enable_grad():
             with seeded(seed, "train", device=device):

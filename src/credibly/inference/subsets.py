@@ -14,7 +14,7 @@ from torch import nn
 
 from credibly.core.checks import check_count
 from credibly.core.inputs import take_rows
-from credibly.core.params import evaluating, trainable_params
+from credibly.core.params import evaluating, network_weights
 from credibly.core.randomness import seeded
 from credibly.core.typing import Inputs
 from credibly.model import Model
@@ -131,10 +131,7 @@ class LargestVariance(Subset):
 
 
 def _trainable(model: Model) -> tuple[str, ...]:
-    names = tuple(name for name in trainable_params(model.core) if name.startswith("net."))
-    if not names:
-        raise ValueError("no weight of the network is trainable, so none can be random; see requires_grad_()")
-    return names
+    return tuple(network_weights(model.core))
 
 
 def _matches(name: str, pattern: str) -> bool:

@@ -24,7 +24,7 @@ from credibly.core.errors import NotSupportedError
 from credibly.core.linalg.base import PositiveDefinite
 from credibly.core.linalg.diagonal import Diagonal
 from credibly.core.linalg.low_rank import LowRankPlusDiagonal
-from credibly.core.params import trainable_params
+from credibly.core.params import network_weights, trainable_params
 from credibly.core.randomness import base_seed, derived_seed
 from credibly.inference.base import InferenceMethod, Problem, Start
 from credibly.inference.point import PointMethod
@@ -165,11 +165,9 @@ class SWAG(PointMethod):
         """The Gaussian of the snapshots."""
         if not isinstance(average, _RunningMoments) or average.count < 2:
             raise ValueError("SWAG needs at least 2 snapshots of the weights; the tail ended before")
-        weights = trainable_params(model.core)
-        names = [name for name in weights if name.startswith("net.")]
-        if not names:
-            raise ValueError("no weight of the network requires a gradient; there is nothing to take the spread of")
-        own = [index for index, name in enumerate(weights) if name in names]
+        weights = network_weights(model.core)
+        names = list(weights)
+        own = [index for index, name in enumerate(trainable_params(model.core)) if name in weights]
         covariance = average.covariance(own, member, self.min_variance)
         dtype = weights[names[0]].dtype
         return GaussianPosterior(model, info, names=names, covariance=covariance.map(lambda part: part.to(dtype)))

@@ -19,7 +19,7 @@ from credibly.core.errors import NotSupportedError, ShapeError
 from credibly.core.linalg.base import PositiveDefinite
 from credibly.core.linalg.inverse import inverse
 from credibly.core.linalg.selected import Selected
-from credibly.core.params import check_params, trainable_params
+from credibly.core.params import check_params, network_weights, trainable_params
 from credibly.core.randomness import Stream, base_seed
 from credibly.core.typing import Inputs, Params
 from credibly.model import Model, Want
@@ -99,9 +99,13 @@ class GaussianPosterior(WeightPosterior):
         mean = self._mean
         check_params(params, mean, "params")
         offset = torch.cat([(params[name].to(mean[name]) - mean[name]).flatten() for name in self.names])
-        if isinstance(self.covariance, Selected) and bool(offset[~self.covariance.mask.bool()].any()):
-            return offset.new_full((), -math.inf)
-        constant = len(offset) * math.log(2 * math.pi)
+        num_random = len(offset)
+        if isinstance(self.covariance, Selected):
+            mask = self.covariance.mask.bool()
+            num_random = int(mask.sum())
+            if bool(offset[~mask].any()):
+                return offset.new_full((), -math.inf)
+        constant = num_random * math.log(2 * math.pi)
         return -0.5 * (self.covariance.logdet() + offset.dot(self.covariance.solve(offset)) + constant)
 
     def as_prior(self, *, dense: bool = False) -> Prior:
@@ -113,7 +117,7 @@ class GaussianPosterior(WeightPosterior):
         Raises:
             NotSupportedError: weights of the network that are not random, for which there is no density.
         """
-        left_out = [n for n in trainable_params(self.model.core) if n.startswith("net.") and n not in self.names]
+        left_out = [name for name in network_weights(self.model.core) if name not in self.names]
         if left_out:
             raise NotSupportedError(
                 f"the posterior is over some of the network's weights only; {left_out} have no density. Fit it over "
