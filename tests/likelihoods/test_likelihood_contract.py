@@ -329,6 +329,17 @@ def test_fisher_is_the_covariance_of_the_score(name):
     assert whole(likelihood, likelihood.fisher(outputs[:0])).shape == (0, *brute.shape[1:])
 
 
+@pytest.mark.parametrize("name", INFORMED)
+def test_the_root_of_fisher_gives_it_back(name, dtype):
+    likelihood = make(name, dtype)
+    outputs = outputs_for(likelihood, 3, dtype=dtype)
+    root, fisher = likelihood.fisher_root(outputs).detach(), likelihood.fisher(outputs).detach()
+    assert root.dtype == dtype
+    largest = fisher.diagonal(dim1=-2, dim2=-1).amax(-1)[..., None, None]
+    off = (root @ root.mT - fisher).abs() / largest.clamp(min=torch.finfo(dtype).tiny)
+    assert float(off.max()) <= 100 * fisher.shape[-1] * torch.finfo(dtype).eps
+
+
 @pytest.mark.parametrize("name", [name for name in SCALAR if not is_mixture(law_for(name))])
 def test_the_default_fisher_equals_the_closed_form(name, dtype):
     likelihood = make(name, dtype)

@@ -45,6 +45,26 @@ def test_a_class_of_probability_zero_adds_nothing_to_the_entropy(logits, expecte
     assert likelihood.fisher(outputs).isfinite().all()
 
 
+@pytest.mark.parametrize("logits", [[0.0, 0.0, -INF], [0.0, -INF], [-INF, 3.0, -INF], [0.0, 200.0, -200.0, 1.0]])
+def test_the_root_of_fisher_with_classes_of_probability_zero(logits, dtype):
+    outputs = torch.tensor([logits], dtype=dtype)
+    root, fisher = Categorical(len(logits)).fisher_root(outputs), Categorical(len(logits)).fisher(outputs)
+    torch.testing.assert_close(root @ root.mT, fisher, rtol=0, atol=4 * torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("place", [0, 1, 3])
+def test_the_root_of_fisher_of_a_class_that_is_all_but_certain(place):
+    """Its 1 - p is lost in single precision; that of the others is not."""
+    logits = torch.tensor([[-20.0, -21.0, -22.0, -23.0]])
+    logits[:, place] = 0
+    root = Categorical(4).fisher_root(logits)
+    exact = Categorical(4).fisher(logits.double())
+    scale = exact.diagonal(dim1=-2, dim2=-1).sqrt()
+    off = (root @ root.mT - exact) / (scale.unsqueeze(-1) * scale.unsqueeze(-2))
+    assert float(off.abs().max()) < 1e-6
+    assert root.shape == (1, 4, 3)
+
+
 def test_binary_logits_of_infinity_have_entropy_zero(dtype):
     assert torch.equal(
         entropy(Bernoulli()(torch.tensor([[INF], [-INF]], dtype=dtype))).double(), torch.zeros(2).double()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Columns", "Directions", "Given", "root_of"]
+__all__ = ["Columns", "Directions", "Given"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,42 +48,22 @@ class Columns(Directions):
     """The columns of a matrix for each element, each of them 0 in the other elements.
 
     Attributes:
-        matrices: (rows, *elements, C, C).
+        matrices: (rows, *elements, C, J).
     """
 
     matrices: Tensor
 
     @property
     def num(self) -> int:
-        """C for each element."""
-        return self.matrices.shape[1:-1].numel()
+        """J for each element."""
+        return self.matrices.shape[1:-2].numel() * self.matrices.shape[-1]
 
     def take(self, first: int, last: int) -> Tensor:
         """Some columns, in the order of elements."""
-        rows, *elements, size = self.matrices.shape[:-1]
-        flat = self.matrices.reshape(rows, -1, size, size)
+        rows, *elements, size, columns = self.matrices.shape
+        flat = self.matrices.reshape(rows, -1, size, columns)
         index = torch.arange(first, min(last, self.num), device=flat.device)
-        element, column = index // size, index % size
+        element, column = index // columns, index % columns
         found = flat.new_zeros(len(index), rows, flat.shape[1], size)
         found[index - first, :, element] = flat.permute(1, 3, 0, 2)[element, column]
         return found.reshape(len(index), rows, *elements, size)
-
-
-def root_of(matrices: Tensor) -> Tensor:
-    """L with L L' the positive semi-definite matrices, (..., C, C): by Cholesky, to the rounding of the matrices.
-
-    A singular matrix, as the Fisher matrix of classes is, is moved by a few units in the last place of its largest
-    entry; one for which that is not enough is decomposed into eigenvectors.
-    """
-    if matrices.shape[-1] == 1:
-        return matrices.clamp(min=0).sqrt()
-    largest = matrices.diagonal(dim1=-2, dim2=-1).amax(-1)
-    shift = largest * (matrices.shape[-1] * 4 * torch.finfo(matrices.dtype).eps)
-    eye = torch.eye(matrices.shape[-1], dtype=matrices.dtype, device=matrices.device)
-    factor: Tensor
-    factor, failed = torch.linalg.cholesky_ex(matrices + shift[..., None, None] * eye)
-    wrong = failed != 0
-    if bool(wrong.any()):
-        values, vectors = torch.linalg.eigh(matrices[wrong])
-        factor[wrong] = vectors * values.clamp(min=0).sqrt().unsqueeze(-2)
-    return factor

@@ -23,7 +23,7 @@ from credibly.core.checks import check_count
 from credibly.core.data import Data
 from credibly.core.errors import NotFiniteError
 from credibly.core.randomness import derived_seed
-from credibly.curvature.directions import Columns, Directions, Given, root_of
+from credibly.curvature.directions import Columns, Directions, Given
 from credibly.likelihoods.base import Likelihood
 from credibly.model import weighted_rows
 
@@ -69,7 +69,7 @@ class GGN(CurvatureKind):
         """Columns of a factor of the Fisher matrix, or drawn scores."""
         amounts, (element, _) = _amounts(data, table), likelihood.elements()
         if self.num_scores is None:
-            return Columns(_checked(root_of(element.fisher(table)) * amounts.sqrt().unsqueeze(-1)))
+            return Columns(_checked(element.fisher_root(table) * amounts.sqrt().unsqueeze(-1)))
         scores = element.sample_scores(table, self.num_scores, seed=derived_seed(seed, "scores"))
         return Given(_checked(scores * (amounts / self.num_scores).sqrt()))
 

@@ -53,14 +53,13 @@ class Curved:
         term = prior_term(model.prior, network_weights(model.core), self.names)
         return term if self.mask is None else term.at(self.mask.nonzero().squeeze(-1))
 
-    def covariance(self, model: Model, *, warn: bool = True) -> PositiveDefinite:
+    def covariance(self, prior: PriorTerm, *, warn: bool = True) -> PositiveDefinite:
         """The inverse of the curvature of the log joint.
 
         Args:
-            model: whose prior it is.
+            prior: of the random weights.
             warn: of variances that rounding has a part in.
         """
-        prior = self.prior(model)
         precision = added(self.matrix, prior.precision)
         _check_determined(precision, prior)
         if warn:

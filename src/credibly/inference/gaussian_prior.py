@@ -7,7 +7,7 @@ from functools import singledispatch
 
 import torch
 from torch import Tensor
-from torch.distributions import Normal
+from torch.distributions import Distribution, Normal
 
 from credibly.core.errors import NotSupportedError
 from credibly.core.linalg.base import PositiveDefinite
@@ -80,20 +80,22 @@ def prior_term(prior: Prior, weights: Params, names: Sequence[str]) -> PriorTerm
 def _(prior: FactorisedPrior, weights: Params, names: Sequence[str]) -> PriorTerm:
     random = {name: weights[name] for name in names}
     found = prior.distributions(random)
-    precisions, log_probs = [], []
-    for name, weight in random.items():
-        if name not in found:
-            precisions.append(torch.zeros_like(weight).flatten())
-            log_probs.append(torch.full_like(precisions[-1], torch.nan, dtype=torch.float64))
-            continue
-        try:
-            loc, scale = gaussian_parameters(found[name])
-        except NotSupportedError:
-            raise _refusal(f"the {type(found[name]).__name__} of `{name}`") from None
-        precisions.append(scale.expand_as(weight).flatten() ** -2)
-        wide = Normal(loc.double(), scale.double(), validate_args=False)
-        log_probs.append(wide.log_prob(weight.double()).flatten())  # type: ignore[no-untyped-call]
-    return PriorTerm(Diagonal(torch.cat(precisions)), torch.cat(log_probs))
+    moments = [_moments(found.get(name), name, weight) for name, weight in random.items()]
+    loc, scale = (torch.cat(parts) for parts in zip(*moments, strict=True))
+    values = torch.cat([weight.flatten() for weight in random.values()])
+    wide = Normal(loc.double(), scale.double(), validate_args=False)
+    log_probs: Tensor = wide.log_prob(values.double())  # type: ignore[no-untyped-call]
+    return PriorTerm(Diagonal(scale**-2), log_probs.where(scale.isfinite(), torch.nan))
+
+
+def _moments(law: Distribution | None, name: str, weight: Tensor) -> list[Tensor]:
+    """Location and scale of every entry; an infinite scale where the prior is flat."""
+    if law is None:
+        return [torch.zeros_like(weight).flatten(), torch.full_like(weight, torch.inf).flatten()]
+    try:
+        return [moment.expand_as(weight).flatten() for moment in gaussian_parameters(law)]
+    except NotSupportedError:
+        raise _refusal(f"the {type(law).__name__} of `{name}`") from None
 
 
 @prior_term.register

@@ -231,11 +231,16 @@ class Laplace(InferenceMethod):
         part = self._curvature(work, source, model, names, mode, info.seed)
         if self.tune is not None:
             part, mode = self._tuned(part, mode, model, work, validation, info)
-        log_prior = part.prior(model).log_prob
+        prior = part.prior(model)
         # in the layout that a file keeps, so that what is loaded predicts the very same numbers
-        covariance = part.covariance(model).map(torch.Tensor.contiguous)
+        covariance = part.covariance(prior).map(torch.Tensor.contiguous)
         gaussian = LaplacePosterior(
-            model, info, names=names, covariance=covariance, log_likelihood=mode.log_likelihood, log_prior=log_prior
+            model,
+            info,
+            names=names,
+            covariance=covariance,
+            log_likelihood=mode.log_likelihood,
+            log_prior=prior.log_prob,
         )
         return LinearizedPosterior(gaussian, probit=self.probit) if self.linearized else gaussian
 
@@ -248,7 +253,7 @@ class Laplace(InferenceMethod):
             return Curved(_times(found, mode.share), names)
         diagonal = curvature(work, source, names, Diagonal(), self.curvature, seed=seed, max_bytes=self.max_bytes)
         every = Curved(_times(diagonal, mode.share), names)
-        mask = largest(every.covariance(model, warn=False).diagonal(), most)
+        mask = largest(every.covariance(every.prior(model), warn=False).diagonal(), most)
         index = mask.nonzero().squeeze(-1)
         if isinstance(self.structure, Diagonal):
             return Curved(DiagonalMatrix(every.matrix.diagonal()[index]), names, mask)
@@ -266,7 +271,7 @@ class Laplace(InferenceMethod):
             if validation is None:
                 raise ValueError("ValidationLogScore needs validation data: fit(..., validation=(inputs, targets))")
             model.prior = rescaled(prior, weights, tuned.factors)
-            covariance = part.covariance(model, warn=False)
+            covariance = part.covariance(part.prior(model), warn=False)
             gaussian = GaussianPosterior(work, info, names=part.names, covariance=covariance)
             posterior = LinearizedPosterior(gaussian, probit=self.probit) if self.linearized else gaussian
             return mean_log_prob(posterior, validation, info.seed)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from credibly.core.errors import NotSupportedError, ShapeError
+from credibly.core.linalg.roots import root_of
 from credibly.core.randomness import base_seed, seeded
 from credibly.core.typing import ArrayLike
 from credibly.distributions.drawing import sampled
@@ -82,6 +83,13 @@ class Likelihood(nn.Module, ABC):
         values, weights = _expectation_nodes(predicted)
         scores = self._scores(wide, values)
         return torch.einsum("k...,k...c,k...d->...cd", weights, scores, scores).to(outputs.dtype)
+
+    def fisher_root(self, outputs: Tensor) -> Tensor:
+        """Directions in the outputs whose outer products add up to the Fisher matrix: L with L L' = fisher.
+
+        (*batch, C, J); by default J = C, by Cholesky.
+        """
+        return root_of(self.fisher(outputs))
 
     def sample_scores(self, outputs: Tensor, num_scores: int, *, seed: int | None = None) -> Tensor:
         """Scores in the outputs at targets drawn from the prediction: (num_scores, *batch, C).

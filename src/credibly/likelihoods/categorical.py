@@ -60,3 +60,20 @@ class Categorical(Likelihood):
         """`diag(p) - p p^T`."""
         p = outputs.softmax(-1)
         return torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2)
+
+    def fisher_root(self, outputs: Tensor) -> Tensor:
+        r"""The triangular root in closed form, in one column less than there are classes.
+
+            L_jj = sqrt(p_j q_j / q_(j-1)),   L_ij = -L_jj p_i / q_j for i > j,   q_j = sum over i > j of p_i
+
+        (Tanabe and Sagae 1992, An Exact Cholesky Decomposition and the Generalized Inverse of the Variance-Covariance
+        Matrix of the Multinomial Distribution). Where one class is all but certain, `diag(p) - p p^T` rounds to 0 and
+        this does not.
+        """
+        p = outputs.softmax(-1)
+        least = torch.finfo(p.dtype).tiny
+        from_here = p.flip(-1).cumsum(-1).flip(-1).clamp(min=least)  # q_(j-1)
+        after = from_here[..., 1:]
+        diagonal = (p[..., :-1] * (after / from_here[..., :-1])).sqrt()
+        below = (-p.unsqueeze(-1) / after.unsqueeze(-2)).tril(-1)
+        return (below + torch.eye(self.num_classes, self.num_classes - 1).to(p)) * diagonal.unsqueeze(-2)

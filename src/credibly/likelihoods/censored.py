@@ -64,6 +64,10 @@ class Censored(Likelihood):
         """That of an exact observation. A censored one holds less, by an amount that depends on what is censored."""
         return self.of.fisher(outputs)
 
+    def fisher_root(self, outputs: Tensor) -> Tensor:
+        """That of an exact observation."""
+        return self.of.fisher_root(outputs)
+
     def sample_scores(self, outputs: Tensor, num_scores: int, *, seed: int | None = None) -> Tensor:
         """Those of exact observations."""
         return self.of.sample_scores(outputs, num_scores, seed=seed)

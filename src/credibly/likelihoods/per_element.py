@@ -78,6 +78,10 @@ class PerElement(Likelihood):
         """The blocks of the elements, between which it is 0: (*batch, *elements, C, C)."""
         return self.of.fisher(self._last(outputs))
 
+    def fisher_root(self, outputs: Tensor) -> Tensor:
+        """Those of the elements: (*batch, *elements, C, J)."""
+        return self.of.fisher_root(self._last(outputs))
+
     def sample_scores(self, outputs: Tensor, num_scores: int, *, seed: int | None = None) -> Tensor:
         """Scores in the outputs at drawn targets, in the layout of the outputs: (num_scores, *outputs.shape)."""
         return self._back(self.of.sample_scores(self._last(outputs), num_scores, seed=seed))
