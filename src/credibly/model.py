@@ -15,13 +15,13 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
-from torch.func import functional_call
 
 from credibly.core.data import Data, Source, read_batch
 from credibly.core.errors import ShapeError
 from credibly.core.inputs import call_net, leaves, num_rows, take_rows
 from credibly.core.params import evaluating, floating_dtype, module_device
 from credibly.core.randomness import seeded
+from credibly.core.substitution import functional_call
 from credibly.core.typing import ArrayLike, Inputs, Params
 from credibly.distributions.affine import affine
 from credibly.likelihoods.base import Likelihood

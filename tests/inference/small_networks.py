@@ -47,6 +47,12 @@ def perceptron() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(0.1), nn.Linear(8, 1))
 
 
+def one_layer_twice() -> nn.Module:
+    """A layer that has two names."""
+    layer = nn.Linear(4, 4)
+    return nn.Sequential(layer, nn.Tanh(), nn.Dropout(0.1), layer, nn.Tanh(), nn.Linear(4, 1))
+
+
 def convolutions() -> nn.Module:
     """Two convolutions, pooled."""
     return nn.Sequential(
@@ -102,11 +108,11 @@ def _generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def _numbers() -> Case:
+def _numbers(net: Callable[[], nn.Module]) -> Case:
     g = _generator(0)
     x = torch.randn(NUM_TRAIN + NUM_TEST, 4, generator=g)
     y = x[:, 0] - x[:, 1] + 0.3 * torch.randn(len(x), generator=g)
-    return Case(perceptron, lambda: likelihoods.Gaussian(scale=0.4), x, y)
+    return Case(net, lambda: likelihoods.Gaussian(scale=0.4), x, y)
 
 
 def _images(net: Callable[[], nn.Module], seed: int) -> Case:
@@ -155,7 +161,8 @@ def _nodes() -> Case:
 
 
 CASES: dict[str, Callable[[], Case]] = {
-    "mlp": _numbers,
+    "mlp": lambda: _numbers(perceptron),
+    "one_layer_twice": lambda: _numbers(one_layer_twice),
     "cnn": lambda: _images(convolutions, 1),
     "resnet": lambda: _images(Residual, 2),
     "lstm": lambda: _series(lambda: nn.LSTM(2, 6, batch_first=True), 3),

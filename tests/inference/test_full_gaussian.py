@@ -100,10 +100,10 @@ def approximations():
     mean, noise = torch.randn(9).double(), torch.randn(9, 2).double()
     low, full = LowRankCovariance(mean, 0.4, 2, 5 * noise), FullCovariance(mean, 0.4)
     with torch.no_grad():
-        for raw in (low.raw, full.raw):
-            raw.add_(torch.linspace(-1, 1, 9))
+        for log_scale in (low.log_scale, full.log_scale):
+            log_scale.add_(torch.linspace(-1, 1, 9))
         full.ties.add_(torch.randn(9, 9))
-    scales = nn.functional.softplus(low.raw)
+    scales = low.log_scale.exp()
     return {
         "low_rank": (low, LowRankMultivariateNormal(low.mean, low.factor, scales.square())),
         "full": (full, MultivariateNormal(full.mean, scale_tril=full._root())),

@@ -26,12 +26,13 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, distributions, nn
 from torch.distributions import Distribution, constraints
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 from credibly.core.checks import check_count
 from credibly.core.data import ArraySource, Data, as_source
 from credibly.core.errors import NotSupportedError, ShapeError
 from credibly.core.params import evaluating, floating_dtype, module_device, trainable_params
+from credibly.core.substitution import functional_call
 from credibly.core.typing import ArrayLike, Inputs, Params
 from credibly.distributions.drawing import sampled
 from credibly.model import Model, weighted_rows

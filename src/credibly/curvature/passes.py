@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from credibly.core.errors import NotFiniteError, NotSupportedError
 from credibly.core.inputs import leaves
+from credibly.core.substitution import functional_call
 from credibly.core.typing import Inputs, Params
 from credibly.curvature.joining import joined
 from credibly.curvature.plan import Plan, use_of

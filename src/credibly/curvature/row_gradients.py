@@ -9,10 +9,11 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, vjp, vmap
+from torch.func import vjp, vmap
 
 from credibly.core.errors import NotSupportedError, ShapeError
 from credibly.core.inputs import map_inputs, num_rows, take_rows
+from credibly.core.substitution import functional_call
 from credibly.core.typing import Inputs
 from credibly.curvature.recording import batching
 from credibly.model import Core

@@ -13,4 +13,6 @@ def broadcast(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 def broadcast_shape(*shapes: tuple[int, ...]) -> torch.Size:
     """The common shape."""
+    if all(shape == shapes[0] for shape in shapes):
+        return torch.Size(shapes[0])
     return torch.Size(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]

@@ -37,11 +37,10 @@ class Categorical(Likelihood):
     def log_prob(self, parameters: dict[str, Tensor], targets: Tensor) -> Tensor:
         """The log softmax at the class, -inf where there is no such class."""
         logits = parameters["logits"].log_softmax(-1)
-        exists = (targets >= 0) & (targets < self.num_classes) & (targets == targets.floor())
-        index = torch.where(exists, targets, 0).long()
+        index = targets.long().clamp(0, self.num_classes - 1)
         batch = broadcast_shape(index.shape, logits.shape[:-1])
         density = logits.expand(*batch, -1).gather(-1, index.expand(batch).unsqueeze(-1)).squeeze(-1)
-        return density.masked_fill(~exists, -torch.inf)
+        return torch.where(index == targets, density, -torch.inf)
 
     def with_offset(self, outputs: Tensor, offset: Tensor) -> Tensor:
         """The outputs with an offset for each class.

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from credibly.core.checks import check_count
 from credibly.core.dropout import DropoutMode, Recorder, Site, SiteMasks, draw_masks, row_sites
@@ -18,6 +17,7 @@ from credibly.core.inputs import leaves, num_rows, take_rows
 from credibly.core.params import evaluating, floating_dtype, module_device, trainable_params
 from credibly.core.randomness import Stream, base_seed, seeded
 from credibly.core.shared_calls import SharedCalls
+from credibly.core.substitution import functional_call
 from credibly.core.typing import ArrayLike, Inputs
 from credibly.model import Model, Want
 from credibly.posteriors.base import DEFAULT_NUM_DRAWS, Posterior, network_randomness

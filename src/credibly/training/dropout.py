@@ -5,12 +5,12 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from credibly.core.dropout import DropoutMode, Recorder, Site, SiteMasks, draw_masks
 from credibly.core.inputs import leaves
 from credibly.core.params import buffers_of, floating_dtype, module_device
 from credibly.core.randomness import Stream, seeded
+from credibly.core.substitution import functional_call
 from credibly.core.typing import Inputs
 
 __all__ = ["TrainingDropout"]

@@ -23,11 +23,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from credibly.core.data import Data, Source
 from credibly.core.params import buffers_of, evaluating
 from credibly.core.randomness import Stream
+from credibly.core.substitution import functional_call
 from credibly.core.typing import Params
 from credibly.model import Model
 from credibly.training.dropout import TrainingDropout

@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 from credibly.core.data import Data, Source
 from credibly.core.inputs import map_inputs
 from credibly.core.params import buffers_of, evaluating, stack, trainable_params
+from credibly.core.substitution import functional_call
 from credibly.core.typing import Inputs, Params
 from credibly.model import Core, Model
 from credibly.training.dropout import TrainingDropout

@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from credibly.core.data import Data, Source
 from credibly.core.params import buffers_of, evaluating, module_device, stack
 from credibly.core.randomness import Stream
+from credibly.core.substitution import Substitution
 from credibly.core.typing import Params
 from credibly.model import Model, weighted_rows
 from credibly.training.dropout import TrainingDropout
@@ -133,7 +133,7 @@ class NoisyLayers(Noise):
 
     def step(self, generator: torch.Generator, points: Params) -> Step:
         """Scales and divergence in one pass over the vectors, and no noise where no weight is drawn."""
-        scales, value = scales_and_penalty(self.q.mean, self.q.raw, *self._closed, self.temperature)
+        scales, value = scales_and_penalty(self.q.mean, self.q.log_scale, *self._closed, self.temperature)
         params, deviations = self.layout.named(self.q.mean), {}
         deviation = scales * self.normal(generator) if self._draws else None
         if deviation is not None:
@@ -187,6 +187,7 @@ class Variational(Trainee):
         self._autocast = autocast
         device = module_device(self.core)
         self._steps, self._scores = (Stream(seed, name, device) for name in ("noise", "scores"))
+        self._weights = Substitution(self.core)
         own = {name: p for name, p in self.core.named_parameters() if p.requires_grad}
         for name, mean in noise.layout.named(noise.q.mean.detach()).items():
             own.pop(name).data = mean
@@ -197,8 +198,8 @@ class Variational(Trainee):
     def objectives(self, batch: Data, step: int) -> Tensor:
         """One value."""
         drawn = self.noise.step(self._steps.generator(step), self._points)
-        with self._dropout_of(batch, step), drawn.context:
-            parameters = functional_call(self.core, drawn.params, (batch.inputs, "parameters", self._autocast))
+        with self._dropout_of(batch, step), self._weights.of(drawn.params), drawn.context:
+            parameters = self.core(batch.inputs, "parameters", self._autocast)
         value = drawn.value + self._noise_prior.log_prob(self._learned) if self._learned else drawn.value
         return self._objective(parameters, {}, batch) + value / self._objective.num_data
 
@@ -228,8 +229,8 @@ class Variational(Trainee):
     def _at_draw(self, batch: Data, index: int) -> dict[str, Tensor]:
         q = self.noise.q
         noise = self._scores.normal(q.num_noise, index, index + 1, q.mean.dtype)[0]
-        params = self.noise.layout.named(q.draw(noise))
-        return functional_call(self.core, params, (batch.inputs, "parameters"))  # type: ignore[no-any-return]
+        with self._weights.of(self.noise.layout.named(q.draw(noise))):
+            return self.core(batch.inputs, "parameters")  # type: ignore[no-any-return]
 
     def state_views(self) -> list[Tensor]:
         """With a member axis of size 1."""

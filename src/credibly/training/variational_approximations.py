@@ -1,10 +1,12 @@
 """Gaussian approximations q of the posterior over the flat vector of the random weights, as they are trained.
 
-    independent:  w = m + s e                       s = softplus(r)
+    independent:  w = m + s e                       s = exp(r)
     low rank:     w = m + s e1 + F e2               F of shape (d, k)
     full:         w = m + s (I + C) e               C strictly lower triangular: L = diag(s) (I + C)
 
-A scale is softplus(r) plus the root of the smallest normal number, so that neither it nor its square is ever 0.
+Scales are trained as their logarithms, in which the Fisher information of q is the same everywhere, so that one
+learning rate suits scales of all sizes. They stop at the root of the smallest normal number: neither they nor their
+squares are ever 0.
 """
 
 import math
@@ -12,7 +14,6 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from credibly.core.linalg.base import PositiveDefinite
@@ -25,24 +26,21 @@ __all__ = [
     "FullCovariance",
     "Independent",
     "LowRankCovariance",
-    "inverse_softplus",
     "scales_and_penalty",
-    "softplus_scale",
+    "scales_of",
 ]
 
 _MOST_DOUBLINGS = 20
 _ENTROPY = 0.5 * (1 + math.log(2 * math.pi))  # of a standard normal number
 
 
-def inverse_softplus(value: float) -> float:
-    """The number whose softplus is `value`."""
-    return value + math.log(-math.expm1(-value))
-
-
-def softplus_scale(raw: Tensor) -> Tensor:
+def scales_of(log_scale: Tensor) -> Tensor:
     """Positive scales."""
-    scales: Tensor = F.softplus(raw) + torch.finfo(raw.dtype).tiny ** 0.5
-    return scales
+    return log_scale.exp().clamp(min=_least(log_scale))
+
+
+def _least(like: Tensor) -> float:
+    return math.sqrt(torch.finfo(like.dtype).tiny)
 
 
 class Approximation(ABC):
@@ -92,8 +90,8 @@ class Independent(Approximation):
 
     def __init__(self, mean: Tensor, scale: float) -> None:
         self.mean = mean.detach().clone().requires_grad_()
-        self.raw = torch.full_like(mean, inverse_softplus(scale)).requires_grad_()
-        self.leaves = [self.mean, self.raw]
+        self.log_scale = torch.full_like(mean, math.log(scale)).requires_grad_()
+        self.leaves = [self.mean, self.log_scale]
 
     @property
     def num_noise(self) -> int:
@@ -102,24 +100,24 @@ class Independent(Approximation):
 
     def parts(self) -> tuple[Tensor, None]:
         """Variances only."""
-        return softplus_scale(self.raw).square(), None
+        return scales_of(self.log_scale).square(), None
 
     def draw(self, noise: Tensor) -> Tensor:
         """Entry by entry."""
-        return torch.addcmul(self.mean, softplus_scale(self.raw), noise)
+        return torch.addcmul(self.mean, scales_of(self.log_scale), noise)
 
     def entropy(self) -> Tensor:
         """The sum of the logarithms of the scales, and a constant."""
-        return softplus_scale(self.raw).log().sum() + self.entropy_constant
+        return self.log_scale.sum() + self.entropy_constant
 
     @property
     def entropy_constant(self) -> float:
         """What the entropy holds beside the logarithms of the scales."""
-        return _ENTROPY * len(self.raw)
+        return _ENTROPY * len(self.log_scale)
 
     def covariance(self) -> Diagonal:
         """The variances."""
-        return Diagonal(softplus_scale(self.raw.detach()).square())
+        return Diagonal(scales_of(self.log_scale.detach()).square())
 
 
 class LowRankCovariance(Approximation):
@@ -134,9 +132,9 @@ class LowRankCovariance(Approximation):
 
     def __init__(self, mean: Tensor, scale: float, rank: int, noise: Tensor) -> None:
         self.mean = mean.detach().clone().requires_grad_()
-        self.raw = torch.full_like(mean, inverse_softplus(scale)).requires_grad_()
+        self.log_scale = torch.full_like(mean, math.log(scale)).requires_grad_()
         self.factor = (0.1 * scale / math.sqrt(rank) * noise).requires_grad_()
-        self.leaves = [self.mean, self.raw, self.factor]
+        self.leaves = [self.mean, self.log_scale, self.factor]
 
     @property
     def num_noise(self) -> int:
@@ -145,26 +143,26 @@ class LowRankCovariance(Approximation):
 
     def parts(self) -> tuple[Tensor, Tensor]:
         """Both."""
-        return softplus_scale(self.raw).square(), self.factor
+        return scales_of(self.log_scale).square(), self.factor
 
     def draw(self, noise: Tensor) -> Tensor:
         """The sum of both parts."""
         own, shared = noise.split([len(self.mean), self.factor.shape[1]])  # type: ignore[no-untyped-call]
-        weights: Tensor = torch.addcmul(self.mean, softplus_scale(self.raw), own) + self.factor @ shared
+        weights: Tensor = torch.addcmul(self.mean, scales_of(self.log_scale), own) + self.factor @ shared
         return weights
 
     def entropy(self) -> Tensor:
         """By the determinant lemma."""
-        scales = softplus_scale(self.raw)
+        scales = scales_of(self.log_scale)
         whitened = self.factor / scales.unsqueeze(1)
         inner = whitened.mT @ whitened + torch.eye(whitened.shape[1], dtype=scales.dtype, device=scales.device)
         half = torch.linalg.cholesky_ex(inner)[0].diagonal().log().sum()
-        entropy: Tensor = scales.log().sum() + half + _ENTROPY * len(scales)
+        entropy: Tensor = self.log_scale.sum() + half + _ENTROPY * len(scales)
         return entropy
 
     def covariance(self) -> LowRankPlusDiagonal:
         """Both parts."""
-        return LowRankPlusDiagonal(softplus_scale(self.raw.detach()).square(), self.factor.detach().clone())
+        return LowRankPlusDiagonal(scales_of(self.log_scale.detach()).square(), self.factor.detach().clone())
 
 
 class FullCovariance(Approximation):
@@ -177,9 +175,9 @@ class FullCovariance(Approximation):
 
     def __init__(self, mean: Tensor, scale: float) -> None:
         self.mean = mean.detach().clone().requires_grad_()
-        self.raw = torch.full_like(mean, inverse_softplus(scale)).requires_grad_()
+        self.log_scale = torch.full_like(mean, math.log(scale)).requires_grad_()
         self.ties = torch.zeros(len(mean), len(mean), dtype=mean.dtype, device=mean.device).requires_grad_()
-        self.leaves = [self.mean, self.raw, self.ties]
+        self.leaves = [self.mean, self.log_scale, self.ties]
 
     @property
     def num_noise(self) -> int:
@@ -187,7 +185,7 @@ class FullCovariance(Approximation):
         return len(self.mean)
 
     def _root(self) -> Tensor:
-        scales = softplus_scale(self.raw)
+        scales = scales_of(self.log_scale)
         return torch.addcmul(scales.diag(), scales.unsqueeze(1), self.ties.tril(-1))
 
     def parts(self) -> tuple[None, Tensor]:
@@ -200,7 +198,7 @@ class FullCovariance(Approximation):
 
     def entropy(self) -> Tensor:
         """The sum of the logarithms of the factor's diagonal, and a constant."""
-        return softplus_scale(self.raw).log().sum() + _ENTROPY * len(self.mean)
+        return self.log_scale.sum() + _ENTROPY * len(self.mean)
 
     def covariance(self) -> Dense:
         """The product of the factor with itself; where rounding spoils that, with a little more on the diagonal."""
@@ -220,15 +218,15 @@ class FullCovariance(Approximation):
 
 
 def scales_and_penalty(
-    mean: Tensor, raw: Tensor, loc: Tensor | None, precision: Tensor, temperature: float
+    mean: Tensor, log_scale: Tensor, loc: Tensor | None, precision: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
     """Scales of independent weights, and what their divergence from a Gaussian prior adds to the objective.
 
     Returns:
-        s = softplus(raw), (d,), and the scalar T sum log s - sum P ((m - a)^2 + s^2) / 2: the expected log prior plus
-        T times the entropy, without constants. Both in one pass over the vectors, and one back.
+        s, (d,), and the scalar T sum log s - sum P ((m - a)^2 + s^2) / 2: the expected log prior plus T times the
+        entropy, without constants. Both in one pass over the vectors, and one back.
     """
-    scales, value = _ScalesAndPenalty.apply(mean, raw, loc, precision, temperature)  # type: ignore[no-untyped-call]
+    scales, value = _ScalesAndPenalty.apply(mean, log_scale, loc, precision, temperature)  # type: ignore[no-untyped-call]
     return scales, value
 
 
@@ -237,25 +235,25 @@ class _ScalesAndPenalty(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, mean: Tensor, raw: Tensor, loc: Tensor | None, precision: Tensor, temperature: float
+        ctx: Any, mean: Tensor, log_scale: Tensor, loc: Tensor | None, precision: Tensor, temperature: float
     ) -> tuple[Tensor, Tensor]:
         """Both results; keeps the inputs and the scales."""
-        scales = softplus_scale(raw)
+        scales = log_scale.exp().clamp_(min=_least(log_scale))
         ctx.temperature = temperature
-        ctx.save_for_backward(mean, raw, loc, precision, scales)
+        ctx.save_for_backward(mean, loc, precision, scales)
         offset = mean if loc is None else mean - loc
         if precision.dim() == 0:
             squared = precision * (offset.dot(offset) + scales.dot(scales))
         else:
             squared = (precision * offset).dot(offset) + (precision * scales).dot(scales)
-        return scales, temperature * scales.log().sum() - 0.5 * squared
+        return scales, temperature * log_scale.sum() - 0.5 * squared
 
     @staticmethod
     def backward(ctx: Any, of_scales: Tensor, of_value: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
-        """Towards the means and the raw scales."""
-        mean, raw, loc, precision, scales = ctx.saved_tensors
+        """Towards the means and the logarithms of the scales."""
+        mean, loc, precision, scales = ctx.saved_tensors
         offset = mean if loc is None else mean - loc
         weight = precision * of_value
-        of_raw = scales.reciprocal().mul_(of_value * ctx.temperature).addcmul_(weight, scales, value=-1)
-        of_raw.add_(of_scales).mul_(torch.sigmoid(raw))
-        return offset * -weight, of_raw, None, None, None
+        of_log_scale = torch.addcmul(of_scales, weight, scales, value=-1).mul_(scales)
+        of_log_scale.add_(of_value * ctx.temperature)
+        return offset * -weight, of_log_scale, None, None, None

@@ -230,7 +230,10 @@ class _Flipped:
 
 
 class _Signs:
-    """The tables of a step, made when the first layer shows how many rows there are."""
+    """The signs of a step, made when the first layer shows how many rows there are.
+
+    Layers share them: each takes as many of its side as it has inputs or outputs, from the first one on.
+    """
 
     def __init__(self, layers: Sequence[Layer], generator: torch.Generator) -> None:
         self._widths = [max((getattr(x, side) for x in layers), default=0) for side in ("num_inputs", "num_outputs")]
@@ -240,5 +243,6 @@ class _Signs:
     def __call__(self, side: int, rows: int, width: int) -> Tensor:
         """The sign bits of a layer's inputs (side 0) or outputs (side 1): (rows, width)."""
         if not self._tables:
-            self._tables = [sign_bits(rows, most, self._generator) for most in self._widths]
-        return self._tables[side][:, :width]
+            sizes = [rows * most for most in self._widths]
+            self._tables = list(sign_bits(sum(sizes), self._generator).split_with_sizes(sizes))
+        return self._tables[side][: rows * width].view(rows, width)

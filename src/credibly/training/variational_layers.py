@@ -11,10 +11,9 @@ which is what serves other layers and `torch.func`, gives the same.
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from credibly.training.variational_signs import flip_bits, flip_signs
+from credibly.training.variational_signs import flip_bits, flip_bits_, flip_signs
 
 __all__ = ["flipped_linear", "local_linear"]
 
@@ -125,8 +124,10 @@ class _Flipped(torch.autograd.Function):
     ) -> Tensor:
         """Keeps the turned inputs."""
         turned = flip_bits(x, before)
-        offset = F.linear(turned, deviation, of_bias)
-        offset.view(torch.int32).bitwise_xor_(after)
+        offset = turned @ deviation.mT
+        if of_bias is not None:
+            offset.add_(of_bias)
+        flip_bits_(offset, after)
         ctx.save_for_backward(x, weight, deviation, before, after, turned)
         if bias is not None:
             offset.add_(bias)
@@ -137,13 +138,13 @@ class _Flipped(torch.autograd.Function):
         """Towards inputs, means and deviations."""
         x, weight, deviation, before, after, turned = ctx.saved_tensors
         needs = ctx.needs_input_grad
-        flip = flip_bits
+        flip, flip_ = flip_bits, flip_bits_
         if torch.is_grad_enabled():  # gradients of gradients: words have no graph
-            flip, turned = flip_signs, flip_signs(x, before)
+            flip, flip_, turned = flip_signs, flip_signs, flip_signs(x, before)
         of_offset = flip(grad, after)
         of_inputs = None
         if needs[0]:
-            of_inputs = flip(of_offset @ deviation, before).addmm_(grad, weight)
+            of_inputs = flip_(of_offset @ deviation, before).addmm_(grad, weight)
         return (
             of_inputs,
             grad.mT @ x if needs[1] else None,
@@ -158,6 +159,4 @@ class _Flipped(torch.autograd.Function):
 def _root(squares: Tensor, variance: Tensor, of_bias: Tensor | None) -> Tensor:
     """The standard deviations. A row of zeros has no variance, and the root there no slope."""
     tiny = torch.finfo(squares.dtype).tiny
-    if of_bias is None:
-        return F.linear(squares, variance).add_(tiny).sqrt_()
-    return F.linear(squares, variance, of_bias + tiny).sqrt_()
+    return (squares @ variance.mT).add_(tiny if of_bias is None else of_bias + tiny).sqrt_()

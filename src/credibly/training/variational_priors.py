@@ -42,7 +42,7 @@ class FlatWeights:
 
     def named(self, flat: Tensor) -> Params:
         """A vector, (d,), as weights by name, views of it."""
-        parts = torch.split(flat, self.sizes)
+        parts = flat.split_with_sizes(self.sizes)
         return {name: part.view(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
 
     def spans(self) -> dict[str, slice]:

@@ -9,19 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["flip_bits", "flip_signs", "sign_bits"]
+__all__ = ["flip_bits", "flip_bits_", "flip_signs", "sign_bits"]
 
 _BITS = 31  # `random_` gives int32 words without their sign
 _SIGN = -(2**31)
 
 
-def sign_bits(rows: int, width: int, generator: torch.Generator) -> Tensor:
-    """Independent fair signs as int32 numbers whose sign bit is set or not, all others being 0: (rows, width)."""
-    size = rows * width
+def sign_bits(size: int, generator: torch.Generator) -> Tensor:
+    """Independent fair signs as int32 numbers whose sign bit is set or not, all others being 0: (size,)."""
     words = torch.empty(-(-size // _BITS), dtype=torch.int32, device=generator.device).random_(generator=generator)
     shifts = torch.arange(1, _BITS + 1, dtype=torch.int32, device=generator.device)
-    bits = (words.unsqueeze(1) << shifts).bitwise_and_(_SIGN)
-    return bits.reshape(-1)[:size].reshape(rows, width)
+    bits = (words << shifts.unsqueeze(1)).bitwise_and_(_SIGN)  # one shift for many words, which processors do at once
+    return bits.view(-1)[:size]
 
 
 def flip_signs(values: Tensor, bits: Tensor) -> Tensor:
@@ -35,6 +34,12 @@ def flip_signs(values: Tensor, bits: Tensor) -> Tensor:
 def flip_bits(values: Tensor, bits: Tensor) -> Tensor:
     """The same for contiguous float32 numbers, without a graph."""
     return (values.view(torch.int32) ^ bits).view(torch.float32)
+
+
+def flip_bits_(values: Tensor, bits: Tensor) -> Tensor:
+    """The same in place."""
+    values.view(torch.int32).bitwise_xor_(bits)
+    return values
 
 
 class _Flip(torch.autograd.Function):

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from credibly.core.inputs import num_rows, take_rows
 from credibly.core.params import buffers_of, module_device
 from credibly.core.randomness import seeded
+from credibly.core.substitution import functional_call
 from credibly.core.typing import Inputs, Params
 
 __all__ = ["LAYERS", "Layer", "Uses", "find_uses"]
