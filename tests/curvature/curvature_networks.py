@@ -74,6 +74,12 @@ class Tied(nn.Module):
         return self.last(self.inner(self.inner(x).tanh()).tanh())
 
 
+def two_names() -> nn.Module:
+    """One layer in two places."""
+    layer = nn.Linear(3, 3)
+    return sequential(layer, nn.Tanh(), layer, nn.Tanh(), nn.Linear(3, 3))
+
+
 class TiedTable(nn.Module):
     """The table of an embedding is the weight of the last layer."""
 
@@ -172,6 +178,7 @@ BY_RULE = {
     "steps_first": (StepsFirst, steps),
     "folded": (Folded, lambda: torch.randn(ROWS, 3, 2, 3, dtype=torch.float64)),
     "tied_calls": (Tied, vectors),
+    "two_names": (two_names, vectors),
     "conv1d": (lambda: sequential(nn.Conv1d(2, 4, 3, stride=2, padding=1), nn.Tanh(), nn.Conv1d(4, 2, 2), Flat()),
                lambda: images(9)),
     "conv1d_same": (lambda: sequential(nn.Conv1d(2, 3, 4, padding="same", dilation=2), nn.Tanh(), Flat()),

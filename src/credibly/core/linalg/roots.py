@@ -9,8 +9,8 @@ __all__ = ["root_of"]
 def root_of(matrices: Tensor) -> Tensor:
     """L with L L' the positive semi-definite matrices, (..., C, C): by Cholesky, to the rounding of the matrices.
 
-    A singular matrix, as the Fisher matrix of classes is, is moved by a few units in the last place of its largest
-    entry; one for which that is not enough is decomposed into eigenvectors.
+    A singular matrix is moved by a few units in the last place of its largest entry; one for which that is not enough
+    is decomposed into eigenvectors.
     """
     if matrices.shape[-1] == 1:
         return matrices.clamp(min=0).sqrt()
