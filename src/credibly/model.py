@@ -7,7 +7,6 @@ once. The network may read and predict standardised values inside; everything th
 units of the user's inputs and targets, and densities change by the change of variables.
 """
 
-import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias
@@ -16,8 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from credibly.core.copying import copied
 from credibly.core.data import Data, Source, read_batch
-from credibly.core.errors import ShapeError
+from credibly.core.errors import NotSupportedError, ShapeError
 from credibly.core.inputs import call_net, leaves, num_rows, take_rows
 from credibly.core.params import evaluating, floating_dtype, module_device
 from credibly.core.randomness import seeded
@@ -131,6 +131,9 @@ class Model(nn.Module):
             added to those on the scale of a (log) mean, such as a log exposure, or a Binomial's numbers of trials.
         noise_prior: over what the likelihood learns under `likelihood.` (such as `log_scale`), on the scale on which it
             is learned; flat if left out.
+
+    Raises:
+        NotSupportedError: a scripted or traced network.
     """
 
     given_likelihood: Likelihood
@@ -149,6 +152,10 @@ class Model(nn.Module):
     ) -> None:
         super().__init__()
         _check_type("net", net, nn.Module)
+        if any(isinstance(part, torch.jit.ScriptModule) for part in net.modules()):
+            raise NotSupportedError(
+                "a scripted or traced network takes no other weights; give the one that it came from"
+            )
         _check_type("prior", prior, Prior, type(None))
         _check_type("noise_prior", noise_prior, Prior, type(None))
         _check_type("inputs", inputs, Standardize, Standardization, InputsStandardization, Mapping, type(None))
@@ -306,7 +313,7 @@ class Model(nn.Module):
 
     def fitted(self, source: Source) -> "Model":
         """A copy whose recipes are fitted on the source's rows; what is fitted already stays as it is."""
-        model = copy.deepcopy(self).to(module_device(self.net))  # the likelihood goes where the network is
+        model = copied(self).to(module_device(self.net))  # the likelihood goes where the network is
         model.likelihood.to(floating_dtype(self.net))
         if model.inputs is not None and not isinstance(model.inputs, (Standardization, InputsStandardization)):
             recipe, model.inputs = model.inputs, None

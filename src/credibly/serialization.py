@@ -5,7 +5,6 @@ their own names, so one encoder serves all: an object is its class's public name
 besides. The network itself is code, and is given again on loading: its names, shapes and ties are compared.
 """
 
-import copy
 import inspect
 import math
 import os
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from credibly.core.copying import copied
 from credibly.core.dropout_rates import learned_rates, set_known_rates
 from credibly.core.errors import FileFormatError
 from credibly.core.files import read, write
@@ -225,7 +225,7 @@ class _Decoder:
     def _decode_model(self, parts: dict[str, Any]) -> Model:
         if self._net is None:
             raise FileFormatError("the file holds a posterior over a network's weights; pass load(..., net=network)")
-        net = copy.deepcopy(self._net).cpu()
+        net = copied(self._net).cpu()
         set_known_rates(net, parts["network"].get("rates", {}))
         _check_network(parts["network"], _description(net))
         output = parts["output"]

@@ -16,7 +16,6 @@ Szerlip, Horsfall, Goodman 2019. The log density of the program's trace is `Mode
 The network runs in evaluation mode, like everything but training.
 """
 
-import copy
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -29,6 +28,7 @@ from torch.distributions import Distribution, constraints
 from torch.func import vmap
 
 from credibly.core.checks import check_count
+from credibly.core.copying import copied
 from credibly.core.data import ArraySource, Data, as_source
 from credibly.core.errors import NotSupportedError, ShapeError
 from credibly.core.params import evaluating, floating_dtype, module_device, trainable_params
@@ -87,7 +87,7 @@ def to_pyro(
             raise ValueError(
                 "`data` or `num_data` is needed: the training rows, or how many there are; `batch_size` is for `data`"
             )
-        return PyroProgram(copy.deepcopy(model), num_data, sample_noise=sample_noise)
+        return PyroProgram(copied(model), num_data, sample_noise=sample_noise)
     whole = data if isinstance(data, Data) else Data(data) if not isinstance(data, (tuple, list)) else Data(*data)
     whole = whole if num_data is None else replace(whole, num_data=num_data)
     source = as_source(whole, floating_dtype(model), module_device(model))

@@ -55,8 +55,9 @@ def network_weights(core: nn.Module) -> Params:
 
 
 def buffers_of(module: nn.Module) -> Params:
-    """The buffers (BatchNorm statistics and the like), shared with the module."""
-    return dict(module.named_buffers())
+    """The buffers (BatchNorm statistics and the like), shared with the module; none that is a weight as well."""
+    weights = {id(p) for p in module.parameters()}
+    return {name: value for name, value in module.named_buffers() if id(value) not in weights}
 
 
 def network_buffers(core: nn.Module) -> Params:

@@ -5,6 +5,7 @@ the graph rather than the output, because an activation may be written over the 
 """
 
 import warnings
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from torch.utils.hooks import RemovableHandle
 
 from credibly.core.errors import NotSupportedError
 
-__all__ = ["Call", "backward", "batching", "graph_uses", "recording"]
+__all__ = ["Call", "backward", "batching", "graph_leaves", "graph_uses", "recording"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +124,26 @@ def _stacked(parts: list[tuple[Tensor | None, ...]]) -> list[Tensor | None]:
 
 def graph_uses(outputs: Tensor) -> tuple[dict[int, int], set[Any]]:
     """How often the graph of the outputs uses each leaf, by its id, and all of its nodes."""
-    uses: dict[int, int] = {}
+    nodes = _nodes(outputs)
+    uses = Counter(id(leaf) for leaf in _used(nodes))
+    return uses, nodes
+
+
+def graph_leaves(outputs: Tensor) -> list[Tensor]:
+    """The tensors that the graph of the outputs begins with, each once."""
+    return list({id(leaf): leaf for leaf in _used(_nodes(outputs))}.values())
+
+
+def _used(nodes: set[Any]) -> Iterator[Tensor]:
+    for node in nodes:
+        for following, _ in node.next_functions:
+            leaf = getattr(following, "variable", None)
+            if leaf is not None:
+                yield leaf
+
+
+def _nodes(outputs: Tensor) -> set[Any]:
+    """All nodes but those of leaves."""
     nodes: set[Any] = set()
     waiting = [outputs.grad_fn] if outputs.grad_fn is not None else []
     while waiting:
@@ -131,10 +151,5 @@ def graph_uses(outputs: Tensor) -> tuple[dict[int, int], set[Any]]:
         if node in nodes:
             continue
         nodes.add(node)
-        for following, _ in node.next_functions:
-            leaf = getattr(following, "variable", None)
-            if leaf is not None:
-                uses[id(leaf)] = uses.get(id(leaf), 0) + 1
-            elif following is not None:
-                waiting.append(following)
-    return uses, nodes
+        waiting += [f for f, _ in node.next_functions if f is not None and not hasattr(f, "variable")]
+    return nodes

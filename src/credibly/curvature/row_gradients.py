@@ -53,7 +53,7 @@ def row_gradients(
             f"the weights {list(weights)} need gradients row by row, and a row alone has other outputs than among "
             "other rows: the network lets rows depend on each other; freeze these weights"
         )
-    return {name: gradient.flatten(2) for name, gradient in found.items()}
+    return {name: gradient.reshape(*gradient.shape[:2], -1) for name, gradient in found.items()}
 
 
 def _mapped(

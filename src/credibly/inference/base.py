@@ -27,6 +27,7 @@ from credibly.core.params import (
 )
 from credibly.core.randomness import derived_seed
 from credibly.core.typing import Inputs, Params
+from credibly.inference.reach import check_reach
 from credibly.model import Model
 from credibly.posteriors.base import Posterior
 from credibly.training.objective import counted
@@ -141,11 +142,13 @@ def prepare(
         )
     own = with_transforms_of(model, start)
     source = read(own, data, batch_size, seed)
-    fitted = begin(own.fitted(source), start)
+    fitted = own.fitted(source)
+    first = take_rows(source.first().inputs, slice(0, 2))
+    template = fitted.dry_run(first)  # before the start comes: it may make buffers
+    check_reach(fitted.core, fitted.standardize_inputs(first), model.net)
+    begin(fitted, start)
     held_out = None if validation is None else read(fitted, validation, batch_size, derived_seed(seed, "validation"))
     _check_counted(source)
-    first = take_rows(source.first().inputs, slice(0, 2))
-    template = fitted.dry_run(first)
 
     def on_network_side(batch: Data) -> Data:
         matched = fitted.matched(batch, template)

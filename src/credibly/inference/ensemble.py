@@ -5,7 +5,6 @@ The predictive is the mixture of the members' distributions, never an average of
 variance between members.
 """
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from credibly.core.checks import check_count
+from credibly.core.copying import copied
 from credibly.core.data import ArraySource
 from credibly.core.errors import NotFiniteError, NotSupportedError
 from credibly.core.params import initialize, module_device, network_buffers, trainable_params
@@ -101,7 +101,7 @@ class Ensemble(InferenceMethod):
 
     def _fresh(self, model: Model, seed: int) -> Params:
         """New weights, and new buffers with them."""
-        core = copy.deepcopy(model).core
+        core = copied(model).core
         device = module_device(core)
         if self.initialize is not None:
             with seeded(seed, "init", device=device), torch.no_grad():

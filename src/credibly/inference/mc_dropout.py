@@ -5,7 +5,6 @@ Dropout is found wherever it happens: in modules, in functional calls, inside at
 network is refused by name rather than given a variance that is silently too small.
 """
 
-import copy
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from credibly.core.copying import copied
 from credibly.core.dropout import DropoutMode, Recorder
 from credibly.core.errors import NotSupportedError
 from credibly.core.inputs import take_rows
@@ -136,7 +136,7 @@ def check_dropout(model: Model, inputs: Inputs) -> None:
 
 def _where(model: Model, inputs: Inputs, *, training: bool) -> Counter[str]:
     """How many dropouts each module applies, on a copy."""
-    core = copy.deepcopy(model).core
+    core = copied(model).core
     core.train(training)
     stack = ["the network"]
     for name, part in core.net.named_modules():

@@ -1,6 +1,5 @@
 """Training one set of weights: maximum likelihood, and maximum a posteriori."""
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -8,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from credibly.core.copying import copied
 from credibly.core.data import ArraySource
 from credibly.core.errors import NotFiniteError, NotSupportedError
 from credibly.core.params import load_params, network_buffers, trainable_params, training_mode
@@ -108,7 +108,7 @@ class PointMethod(TrainingOptions, InferenceMethod):
     ) -> list[Posterior]:
         done: list[Posterior] = []
         for member in members:
-            own = replace(problem, model=copy.deepcopy(problem.model))
+            own = replace(problem, model=copied(problem.model))
             load_params(own.model.core, member.state)
             try:
                 done.append(self._fit_alone(own, member.seed, rows=member.rows, reason=reason, progress=progress))
@@ -212,5 +212,5 @@ def _score_name(model: Model) -> str:
 
 def _state(model: Model, start: Start) -> Params:
     """The weights and buffers a member begins with."""
-    core = begin(copy.deepcopy(model), start).core
+    core = begin(copied(model), start).core
     return {**trainable_params(core), **network_buffers(core)}

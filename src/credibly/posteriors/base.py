@@ -4,7 +4,6 @@ The one abstract method gives the likelihood's parameters at draws from the post
 One draw is one function: within a draw the same weights, or the same dropout mask, serve every row and every batch.
 """
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -15,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from credibly.core.checks import check_count
+from credibly.core.copying import copied
 from credibly.core.data import Data
 from credibly.core.errors import NotSupportedError
 from credibly.core.params import trainable_params
@@ -43,7 +43,7 @@ class Posterior(ABC):
     """
 
     def __init__(self, model: Model, info: Info) -> None:
-        self._model = copy.deepcopy(model).eval()
+        self._model = copied(model).eval()
         self._info = info
 
     @property
@@ -140,7 +140,7 @@ class Posterior(ABC):
         )
 
     def _copy(self, prior: Prior | None) -> Model:
-        model = copy.deepcopy(self.model)
+        model = copied(self.model)
         if prior is not None:
             model.prior = prior
         return model

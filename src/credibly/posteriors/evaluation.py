@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from credibly.core.inputs import leaves, num_rows, split_inputs, take_rows
 from credibly.core.randomness import seeded
+from credibly.core.substitution import Substitution
 from credibly.core.typing import Inputs, Params
 
 __all__ = ["Evaluated", "Evaluator", "concatenated", "grad_if_needed", "is_mappable", "joined", "map_draws"]
@@ -102,7 +103,10 @@ class Evaluator:
         """The size of every tensor that one call makes, in order."""
         device = leaves(inputs)[0].device
         seen = _Sizes()
-        with torch.no_grad(), seeded(0, "record", device=device), seen:
+        own = {
+            name: p.detach().clone() for name, p in self.net.named_parameters()
+        }  # a network may write to its weights
+        with torch.no_grad(), seeded(0, "record", device=device), Substitution(self.net).of(own), seen:
             self.call({}, {}, inputs)
         return seen.sizes
 

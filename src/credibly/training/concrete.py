@@ -13,7 +13,6 @@ likelihood of all N rows. A rate gets a gradient through masks that are nearly 0
     z = 1 - sigmoid((logit p + logit u) / t),  u ~ Uniform(0, 1).
 """
 
-import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from credibly.core.copying import copied
 from credibly.core.data import Data
 from credibly.core.dropout import DropoutMode, Recorder, Site, draw_masks, row_sites
 from credibly.core.dropout_rates import DROPOUT_LAYERS, InputDropout
@@ -110,7 +110,7 @@ def record(core: Core, inputs: Inputs) -> Plan:
 
 def _run(core: Core, inputs: Inputs, rows: int) -> tuple[list[Site], list[tuple[str, str | None]]]:
     """The dropouts, and in their order among the calls of layers: ("dropout", of which module) and ("layer", name)."""
-    twin = copy.deepcopy(core)
+    twin = copied(core)
     events: list[tuple[str, str | None]] = []
     inside: list[str | None] = [None]
     for name, part in twin.net.named_modules():

@@ -1,0 +1,46 @@
+"""Whether a network reads its weights where they are registered, so that others can take their place.
+
+A weight may also hang on a plain attribute, in a list or a tuple, or a function may hold the network itself, which a
+copy of the network then goes on calling: a lambda, a patched `forward`, the closure of a hook. What is put in the
+weight's place does not get there, and nothing would fail.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from credibly.core.errors import NotSupportedError
+from credibly.core.params import buffers_of, evaluating
+from credibly.core.randomness import seeded
+from credibly.core.substitution import functional_call
+from credibly.core.typing import Inputs
+from credibly.curvature.recording import graph_leaves
+from credibly.model import Core
+
+__all__ = ["check_reach"]
+
+
+def check_reach(core: Core, inputs: Inputs, given: nn.Module) -> None:
+    """Run the network with copies of its weights and see which others its outputs depend on.
+
+    Args:
+        core: a copy of the user's; left as it is.
+        inputs: a few rows, on the network's side.
+        given: the user's own network, which the copy must not depend on.
+
+    Raises:
+        NotSupportedError: it depends on some, by name.
+    """
+    weights = {name: p.detach().clone().requires_grad_(p.requires_grad) for name, p in core.named_parameters()}
+    buffers = {name: value.detach().clone() for name, value in buffers_of(core).items()}
+    with torch.enable_grad(), evaluating(core), seeded(0, "record"):
+        outputs: Tensor = functional_call(core, {**weights, **buffers}, (inputs, "outputs"))
+    names = {id(p): f"net.{name}" for name, p in given.named_parameters()}
+    names |= {id(p): name for name, p in core.named_parameters()}
+    others = [leaf for leaf in graph_leaves(outputs) if isinstance(leaf, nn.Parameter)]  # which the copies are not
+    past = sorted(names.get(id(leaf), f"one of shape {tuple(leaf.shape)}") for leaf in others)
+    if past:
+        raise NotSupportedError(
+            f"the network reads {past} past where they are registered: by a plain attribute, such as a list of "
+            "weights, or by a function that holds the network itself, such as a lambda or a patched forward. No other "
+            "weights could take their place; read them from the layers, and write functions as methods"
+        )
