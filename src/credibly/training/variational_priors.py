@@ -42,8 +42,9 @@ class FlatWeights:
 
     def named(self, flat: Tensor) -> Params:
         """A vector, (d,), as weights by name, views of it."""
-        parts = flat.split_with_sizes(self.sizes)
-        return {name: part.view(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
+        parts = flat.split_with_sizes(self.sizes)  # of one axis, as biases are
+        pairs = zip(self.shapes.items(), parts, strict=True)
+        return {name: part if len(shape) == 1 else part.view(shape) for (name, shape), part in pairs}
 
     def spans(self) -> dict[str, slice]:
         """Where each weight lies."""
