@@ -29,7 +29,7 @@ def parts() -> Iterator[Benchmark | Fact]:
     """Two structures, each on few and on many rows; and the memory of the latter."""
     for structure in ("diagonal", "kronecker"):
         yield _benchmark(structure, num_rows=100, at_least=3, rounds=21)
-        yield _benchmark(structure, num_rows=10_000, at_least=0.95, rounds=5)
+        yield _benchmark(structure, num_rows=10_000, at_least=0.95, rounds=9)
     yield Fact(
         name="posterior_predict, memory of 100 draws on 10,000 rows",
         promise=f"at most {MOST_MEGABYTES} MiB above the results",
