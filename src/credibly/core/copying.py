@@ -11,6 +11,8 @@ __all__ = ["copied"]
 
 M = TypeVar("M", bound=nn.Module)
 
+_REGISTERED = {"_parameters", "_buffers", "_modules"}
+
 
 def copied(module: M) -> M:
     """A deep copy, also of a module that keeps what it computed: features, attention, a normalised weight.
@@ -26,6 +28,3 @@ def copied(module: M) -> M:
             elif isinstance(value, Tensor) and not value.is_leaf:
                 memo[id(value)] = value.detach().clone()
     return copy.deepcopy(module, memo)
-
-
-_REGISTERED = {"_parameters", "_buffers", "_modules"}

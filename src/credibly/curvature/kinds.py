@@ -47,7 +47,7 @@ class CurvatureKind(ABC):
 
     @abstractmethod
     def num_directions(self, table: Tensor) -> int:
-        """How many of them a row has."""
+        """How many of them a row has at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ class GGN(CurvatureKind):
         return Given(_checked(scores * (amounts / self.num_scores).sqrt()))
 
     def num_directions(self, table: Tensor) -> int:
-        """One for each output, or each drawn score."""
+        """One for each output, of which a likelihood may need fewer, or each drawn score."""
         return table[0].numel() if self.num_scores is None else self.num_scores
 
 

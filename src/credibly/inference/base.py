@@ -27,7 +27,7 @@ from credibly.core.params import (
 )
 from credibly.core.randomness import derived_seed
 from credibly.core.typing import Inputs, Params
-from credibly.inference.reach import check_reach
+from credibly.inference.reach import reached_outputs
 from credibly.model import Model
 from credibly.posteriors.base import Posterior
 from credibly.training.objective import counted
@@ -144,8 +144,8 @@ def prepare(
     source = read(own, data, batch_size, seed)
     fitted = own.fitted(source)
     first = take_rows(source.first().inputs, slice(0, 2))
-    template = fitted.dry_run(first)  # before the start comes: it may make buffers
-    check_reach(fitted.core, fitted.standardize_inputs(first), model.net)
+    template = reached_outputs(fitted.core, fitted.standardize_inputs(first), model.net)
+    fitted.likelihood.check_outputs(template)
     begin(fitted, start)
     held_out = None if validation is None else read(fitted, validation, batch_size, derived_seed(seed, "validation"))
     _check_counted(source)

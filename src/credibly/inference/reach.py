@@ -16,14 +16,14 @@ from credibly.core.typing import Inputs
 from credibly.curvature.recording import graph_leaves
 from credibly.model import Core
 
-__all__ = ["check_reach"]
+__all__ = ["reached_outputs"]
 
 
-def check_reach(core: Core, inputs: Inputs, given: nn.Module) -> None:
-    """Run the network with copies of its weights and see which others its outputs depend on.
+def reached_outputs(core: Core, inputs: Inputs, given: nn.Module) -> Tensor:
+    """The outputs of the network at copies of its weights, if they depend on no others; detached.
 
     Args:
-        core: a copy of the user's; left as it is.
+        core: a copy of the user's; left as it is, but for buffers that its first call makes.
         inputs: a few rows, on the network's side.
         given: the user's own network, which the copy must not depend on.
 
@@ -44,3 +44,4 @@ def check_reach(core: Core, inputs: Inputs, given: nn.Module) -> None:
             "weights, or by a function that holds the network itself, such as a lambda or a patched forward. No other "
             "weights could take their place; read them from the layers, and write functions as methods"
         )
+    return outputs.detach()

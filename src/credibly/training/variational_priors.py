@@ -42,8 +42,9 @@ class FlatWeights:
 
     def named(self, flat: Tensor) -> Params:
         """A vector, (d,), as weights by name, views of it."""
-        parts = flat.split_with_sizes(self.sizes)  # of one axis, as biases are
+        parts = flat.split_with_sizes(self.sizes)
         pairs = zip(self.shapes.items(), parts, strict=True)
+        # what has one axis, as biases have, is in its shape already
         return {name: part if len(shape) == 1 else part.view(shape) for (name, shape), part in pairs}
 
     def spans(self) -> dict[str, slice]:
