@@ -1,5 +1,7 @@
 """Every structure of a positive definite matrix against the dense matrix it stands for."""
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -8,6 +10,7 @@ from credibly.core.errors import NotFiniteError, NotSupportedError
 from credibly.core.linalg.blocks import Blocks
 from credibly.core.linalg.dense import Dense
 from credibly.core.linalg.diagonal import Diagonal
+from credibly.core.linalg.factored import Factored
 from credibly.core.linalg.inverse import Inverse, inverse
 from credibly.core.linalg.kronecker import Kronecker
 from credibly.core.linalg.low_rank import LowRankPlusDiagonal
@@ -29,6 +32,7 @@ def structures(dtype, device):
     pairs = {
         "diagonal": (Diagonal(values), values.diag()),
         "dense": (Dense(full), full),
+        "factored": (Factored(torch.linalg.cholesky(full)), full),
         "low_rank": (LowRankPlusDiagonal(values, factor), values.diag() + factor @ factor.T),
         "low_rank_deficient": (LowRankPlusDiagonal(values, thin), values.diag() + thin @ thin.T),
         "no_rank": (LowRankPlusDiagonal(values, factor[:, :0]), values.diag()),
@@ -95,6 +99,11 @@ def test_sums_and_multiples(pair, close, dtype, device):
         with pytest.raises(NotSupportedError, match="no structure"):
             given.plus_diagonal(given.diagonal())
         return
+    if isinstance(given, Factored):
+        close(given.times(2.5).dense(), 2.5 * dense)
+        with pytest.raises(NotSupportedError, match="another factor"):
+            given.plus_diagonal(given.diagonal())
+        return
     same = torch.full((6,), 0.7, dtype=dtype, device=device)
     close(given.times(2.5).plus_diagonal(same).dense(), 2.5 * dense + same.diag())
     different = torch.linspace(0.1, 1, 6, dtype=dtype, device=device)
@@ -150,3 +159,27 @@ def test_a_matrix_over_chosen_entries_is_0_elsewhere(dtype, device, close):
     torch.testing.assert_close(given.map(Tensor.double).dense(), dense.double(), rtol=1e-5, atol=1e-5)
     with pytest.raises(NotSupportedError, match="no structure"):
         given.plus_diagonal(mask)
+
+
+def test_what_many_data_determine_keeps_its_variance_in_single_precision():
+    """Beside a prior of variance 1, variances of 1e-8 and less are differences of numbers that round to 1."""
+    g = torch.Generator().manual_seed(3)
+    exact = LowRankPlusDiagonal(torch.ones(5).double(), 1e4 * torch.randn(5, 5, generator=g, dtype=torch.float64))
+    rounded = exact.map(torch.Tensor.float)
+    x = torch.randn(7, 5, generator=g, dtype=torch.float64)
+    truth = torch.linalg.inv(rounded.map(torch.Tensor.double).dense())
+    assert truth.diagonal().max() < 1e-6
+    found = rounded.inverse_diagonal()
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), truth.diagonal(), rtol=1e-5, atol=0)
+    forms = (x.float() * rounded.solve(x.float())).sum(-1)
+    torch.testing.assert_close(forms.double(), (x * (x @ truth)).sum(-1), rtol=1e-4, atol=0)
+
+
+def test_a_factor_keeps_what_its_product_would_lose():
+    """In the product, of entries near 1, the second pivot of 1e-10 is rounded away."""
+    factor = torch.tensor([[1.0, 0.0], [1.0, 1e-5]])
+    given = Factored(factor)
+    assert torch.linalg.cholesky_ex(factor @ factor.T)[1] > 0
+    torch.testing.assert_close(given.logdet(), torch.tensor(2 * math.log(1e-5)))
+    torch.testing.assert_close(given.solve(torch.tensor([0.0, 1.0])), torch.tensor([-1e10, 1e10]))

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from credibly.core.linalg.base import PositiveDefinite
-from credibly.core.linalg.dense import Dense
 from credibly.core.linalg.diagonal import Diagonal
+from credibly.core.linalg.factored import Factored
 from credibly.core.linalg.low_rank import LowRankPlusDiagonal
 
 __all__ = [
@@ -30,7 +30,6 @@ __all__ = [
     "scales_of",
 ]
 
-_MOST_DOUBLINGS = 20
 _ENTROPY = 0.5 * (1 + math.log(2 * math.pi))  # of a standard normal number
 
 
@@ -156,7 +155,7 @@ class LowRankCovariance(Approximation):
         scales = scales_of(self.log_scale)
         whitened = self.factor / scales.unsqueeze(1)
         inner = whitened.mT @ whitened + torch.eye(whitened.shape[1], dtype=scales.dtype, device=scales.device)
-        half = torch.linalg.cholesky_ex(inner)[0].diagonal().log().sum()
+        half = torch.linalg.cholesky_ex(inner)[0].diagonal().log().sum()  # only what is not finite fails: a loss of NaN
         entropy: Tensor = self.log_scale.sum() + half + _ENTROPY * len(scales)
         return entropy
 
@@ -200,21 +199,9 @@ class FullCovariance(Approximation):
         """The sum of the logarithms of the factor's diagonal, and a constant."""
         return self.log_scale.sum() + _ENTROPY * len(self.mean)
 
-    def covariance(self) -> Dense:
-        """The product of the factor with itself; where rounding spoils that, with a little more on the diagonal."""
-        root = self._root().detach()
-        matrix = root @ root.mT
-        more = torch.finfo(matrix.dtype).eps * matrix.diagonal().clone()
-        for power in range(_MOST_DOUBLINGS):
-            if not bool(torch.linalg.cholesky_ex(matrix)[1]):
-                break
-            matrix = matrix + 2**power * more.diag()
-        return Dense(matrix)
-
-    def score(self, weights: Tensor) -> Tensor:
-        """By two triangular solves."""
-        offset = (weights - self.mean).detach().unsqueeze(1)
-        return torch.cholesky_solve(offset, self._root().detach()).squeeze(1)
+    def covariance(self) -> Factored:
+        """By its factor."""
+        return Factored(self._root().detach())
 
 
 def scales_and_penalty(

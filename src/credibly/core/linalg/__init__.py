@@ -4,6 +4,7 @@ from credibly.core.linalg.base import PositiveDefinite
 from credibly.core.linalg.blocks import Blocks
 from credibly.core.linalg.dense import Dense
 from credibly.core.linalg.diagonal import Diagonal
+from credibly.core.linalg.factored import Factored
 from credibly.core.linalg.inverse import Inverse, inverse
 from credibly.core.linalg.kronecker import Kronecker
 from credibly.core.linalg.low_rank import LowRankPlusDiagonal
@@ -13,6 +14,7 @@ __all__ = [
     "Blocks",
     "Dense",
     "Diagonal",
+    "Factored",
     "Inverse",
     "Kronecker",
     "LowRankPlusDiagonal",

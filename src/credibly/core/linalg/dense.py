@@ -8,6 +8,7 @@ from torch import Tensor
 
 from credibly.core.errors import NotFiniteError
 from credibly.core.linalg.base import PositiveDefinite
+from credibly.core.linalg.factored import Factored
 
 __all__ = ["Dense"]
 
@@ -48,28 +49,29 @@ class Dense(PositiveDefinite):
         lower: Tensor = factor
         return lower
 
+    @property
+    def _factored(self) -> Factored:
+        return Factored(self.factor)
+
     def matmul(self, x: Tensor) -> Tensor:
         """A product."""
         return x @ self.matrix
 
     def solve(self, x: Tensor) -> Tensor:
         """By the factor."""
-        flat = x.reshape(-1, self.size)
-        return torch.cholesky_solve(flat.mT, self.factor).mT.reshape(x.shape)
+        return self._factored.solve(x)
 
     def root(self, x: Tensor) -> Tensor:
         """The factor times vectors."""
-        return x @ self.factor.mT
+        return self._factored.root(x)
 
     def inverse_root(self, x: Tensor) -> Tensor:
         """The transposed factor's inverse times vectors."""
-        flat = x.reshape(-1, self.size)
-        solved: Tensor = torch.linalg.solve_triangular(self.factor.mT, flat.mT, upper=True)
-        return solved.mT.reshape(x.shape)
+        return self._factored.inverse_root(x)
 
     def logdet(self) -> Tensor:
         """Twice that of the factor."""
-        return 2 * self.factor.diagonal().log().sum()
+        return self._factored.logdet()
 
     def diagonal(self) -> Tensor:
         """Of the matrix."""
@@ -77,9 +79,7 @@ class Dense(PositiveDefinite):
 
     def inverse_diagonal(self) -> Tensor:
         """The squared columns of the factor's inverse, added up."""
-        eye = torch.eye(self.size, dtype=self.like.dtype, device=self.like.device)
-        inverse: Tensor = torch.linalg.solve_triangular(self.factor, eye, upper=False)
-        return inverse.square().sum(0)
+        return self._factored.inverse_diagonal()
 
     def times(self, factor: float | Tensor) -> "Dense":
         """All entries times a number."""

@@ -6,7 +6,9 @@ With V = D^-1/2 F and the k eigenvalues s of V'V = W diag(s) W', functions of I 
     (I + V V')^-1/2 = I - V W diag(1 / (sqrt(1 + s) (sqrt(1 + s) + 1))) W' V'
     (I + V V')^-1   = I - V W diag(1 / (1 + s)) W' V'
 
-so that nothing larger than (d, k) is stored, and no eigenvalue divides.
+so that nothing larger than (d, k) is stored, and no eigenvalue divides. The inverse is what is left of the identity
+once the span of V is taken out of it: where that is little, as in a direction that many data determine, it is the
+difference of two numbers near 1. It is computed in double precision; roots, whose squares it is, need none.
 """
 
 from dataclasses import dataclass
@@ -44,14 +46,16 @@ class LowRankPlusDiagonal(PositiveDefinite):
 
     @cached_property
     def _spectrum(self) -> tuple[Tensor, Tensor]:
-        """V W, (d, k), and s, (k,)."""
-        scaled = self.factor / self.values.sqrt().unsqueeze(-1)
+        """V W, (d, k), and s, (k,), in double precision."""
+        scaled = self.factor.double() / self.values.double().sqrt().unsqueeze(-1)
         eigenvalues, basis = torch.linalg.eigh(scaled.mT @ scaled)
         return scaled @ basis, eigenvalues.clamp(min=0)
 
-    def _of_identity_plus(self, x: Tensor, weights: Tensor) -> Tensor:
-        basis, _ = self._spectrum
-        return x + ((x @ basis) * weights) @ basis.mT
+    @cached_property
+    def _rounded(self) -> tuple[Tensor, Tensor]:
+        """The same in the precision of the factor."""
+        basis, eigenvalues = self._spectrum
+        return basis.to(self.factor.dtype), eigenvalues.to(self.factor.dtype)
 
     def matmul(self, x: Tensor) -> Tensor:
         """Both parts."""
@@ -59,22 +63,25 @@ class LowRankPlusDiagonal(PositiveDefinite):
 
     def solve(self, x: Tensor) -> Tensor:
         """By the identity of Woodbury."""
-        deviations = self.values.sqrt()
-        return self._of_identity_plus(x / deviations, -1 / (1 + self._spectrum[1])) / deviations
+        basis, eigenvalues = self._spectrum
+        deviations = self.values.double().sqrt()
+        solved = _identity_plus(basis, -1 / (1 + eigenvalues), x.double() / deviations) / deviations
+        return solved.to(x.dtype)
 
     def root(self, x: Tensor) -> Tensor:
         """D^1/2 (I + V V')^1/2."""
-        stretch = (1 + self._spectrum[1]).sqrt()
-        return self._of_identity_plus(x, 1 / (stretch + 1)) * self.values.sqrt()
+        basis, eigenvalues = self._rounded
+        return _identity_plus(basis, 1 / ((1 + eigenvalues).sqrt() + 1), x) * self.values.sqrt()
 
     def inverse_root(self, x: Tensor) -> Tensor:
         """D^-1/2 (I + V V')^-1/2."""
-        stretch = (1 + self._spectrum[1]).sqrt()
-        return self._of_identity_plus(x, -1 / (stretch * (stretch + 1))) / self.values.sqrt()
+        basis, eigenvalues = self._rounded
+        stretch = (1 + eigenvalues).sqrt()
+        return _identity_plus(basis, -1 / (stretch * (stretch + 1)), x) / self.values.sqrt()
 
     def logdet(self) -> Tensor:
         """That of D plus that of I + V'V."""
-        return self.values.log().sum() + self._spectrum[1].log1p().sum()
+        return self.values.log().sum() + self._rounded[1].log1p().sum()
 
     def diagonal(self) -> Tensor:
         """D plus the squared rows of F."""
@@ -83,7 +90,8 @@ class LowRankPlusDiagonal(PositiveDefinite):
     def inverse_diagonal(self) -> Tensor:
         """By the identity of Woodbury."""
         basis, eigenvalues = self._spectrum
-        return (1 - (basis.square() / (1 + eigenvalues)).sum(-1)) / self.values
+        left = 1 - (basis.square() / (1 + eigenvalues)).sum(-1)
+        return left.to(self.values.dtype) / self.values
 
     def times(self, factor: float | Tensor) -> "LowRankPlusDiagonal":
         """Both parts times a number."""
@@ -92,3 +100,8 @@ class LowRankPlusDiagonal(PositiveDefinite):
     def plus_diagonal(self, values: Tensor) -> "LowRankPlusDiagonal":
         """The sum."""
         return LowRankPlusDiagonal(self.values + values, self.factor)
+
+
+def _identity_plus(basis: Tensor, weights: Tensor, x: Tensor) -> Tensor:
+    """(I + V W diag(weights) W' V') x, for V W as the basis."""
+    return x + ((x @ basis) * weights) @ basis.mT
