@@ -209,6 +209,34 @@ class Model(nn.Module):
         """
         return self.distribution(self.call({}, {}, self.read_inputs(inputs), "parameters"))  # type: ignore[arg-type]
 
+    def replace(
+        self,
+        *,
+        prior: Prior | None = None,
+        inputs: InputsRecipe | InputsStandardization | None = None,
+        targets: Standardize | Standardization | None = None,
+    ) -> "Model":
+        """A model of the same network and likelihood, as they are, with other parts; those left out stay.
+
+        Args:
+            prior: over the weights.
+            inputs: how inputs are standardised.
+            targets: how targets are; a likelihood that is standardised already keeps what it learned.
+        """
+        model = Model(
+            self.net,
+            self.given_likelihood,
+            self.prior if prior is None else prior,
+            inputs=self.inputs if inputs is None else inputs,
+            targets=self.targets if targets is None else targets,
+            output=self.output,
+            offset=self.offset,
+            noise_prior=self.noise_prior,
+        )
+        if self.likelihood is not self.given_likelihood:
+            model.likelihood = self.likelihood
+        return model
+
     def call(
         self, params: Params, buffers: Params, inputs: Inputs, want: Want = "outputs"
     ) -> Tensor | dict[str, Tensor]:
@@ -285,7 +313,7 @@ class Model(nn.Module):
     def dry_run(self, inputs: Inputs) -> Tensor:
         """The outputs of the first one or two rows, checked against the likelihood: (rows, num_outputs)."""
         core = self.core
-        with torch.no_grad(), evaluating(core), seeded(0, "record"):
+        with torch.no_grad(), evaluating(core), seeded(0, "record", device=module_device(self)):
             outputs = core(self.standardize_inputs(take_rows(inputs, slice(0, 2))), "outputs")
         self.likelihood.check_outputs(outputs)
         return outputs  # type: ignore[no-any-return]

@@ -54,19 +54,19 @@ def test_no_two_of_many_draws_collide_in_the_32_bits_that_the_cpu_keeps():
 def test_a_seed_below_and_above_the_range_of_the_generator_is_fine():
     for seed in (-5, 0, 2**63, 2**100):
         assert 0 <= derived_seed(seed, "init") < 2**62
-        with seeded(seed, "init"):
+        with seeded(seed, "init", device="cpu"):
             torch.rand(1)
 
 
 def test_seeded_repeats_and_restores_the_global_state():
     before = torch.get_rng_state()
-    with seeded(5, "init"):
+    with seeded(5, "init", device="cpu"):
         first = torch.rand(3)
     assert torch.equal(torch.get_rng_state(), before)
-    with seeded(5, "init"):
+    with seeded(5, "init", device="cpu"):
         assert torch.equal(torch.rand(3), first)
     for other in ((6, "init"), (5, "order"), (5, "init", 1)):
-        with seeded(*other):
+        with seeded(*other, device="cpu"):
             assert not torch.equal(torch.rand(3), first)
 
 
@@ -74,17 +74,17 @@ def test_seeded_restores_the_global_state_after_an_exception_and_when_nested():
     before = torch.get_rng_state()
 
     def fail():
-        with seeded(5, "init"):
+        with seeded(5, "init", device="cpu"):
             torch.rand(3)
             raise RuntimeError("inside")
 
     with pytest.raises(RuntimeError, match="inside"):
         fail()
     assert torch.equal(torch.get_rng_state(), before)
-    with seeded(5, "init"):
+    with seeded(5, "init", device="cpu"):
         expected = torch.rand(2)
-    with seeded(5, "init"):
-        with seeded(9, "inner"):
+    with seeded(5, "init", device="cpu"):
+        with seeded(9, "inner", device="cpu"):
             torch.rand(7)
         assert torch.equal(torch.rand(2), expected)
 

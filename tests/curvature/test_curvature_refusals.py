@@ -187,7 +187,7 @@ def test_layers_called_as_the_values_say_are_refused():
 def test_a_training_head_has_no_curvature():
     model = Model(nn.Linear(3, 3), likelihoods.QuantileHead([0.1, 0.5, 0.9]))
     source = source_of(model, (torch.randn(ROWS, 3), torch.randn(ROWS)))
-    with pytest.raises(NotSupportedError, match="QuantileHead has no density"):
+    with pytest.raises(NotSupportedError, match="QuantileHead is a training head without a density"):
         curvature(model, source, all_names(model), Diagonal(), GGN())
 
 

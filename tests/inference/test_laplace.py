@@ -965,7 +965,7 @@ def test_options_of_the_wrong_type_are_refused():
         Laplace(max_bytes=-1)
     with pytest.raises(TypeError, match="a string or a sequence of strings; got 3"):
         Named(3)
-    with pytest.raises(TypeError, match="must be an InferenceMethod"):
+    with pytest.raises(TypeError, match="`train` must be an inference method"):
         Laplace(train="MAP")
     model = Model(two_layers(3).half(), likelihoods.Categorical(3))
     with pytest.raises(NotSupportedError, match=r"float32 or float64; the network has weights of torch.float16"):

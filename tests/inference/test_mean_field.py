@@ -388,7 +388,7 @@ def test_what_has_no_likelihood_or_is_no_option_is_refused():
     with pytest.raises(ValueError, match="initial_scale"):
         MeanField(initial_scale=-1.0)
     head = Model(nn.Linear(2, 3), likelihoods.QuantileHead([0.1, 0.5, 0.9]))
-    with pytest.raises(NotSupportedError, match="QuantileHead has no density"):
+    with pytest.raises(NotSupportedError, match="QuantileHead is a training head without a density"):
         MeanField(num_epochs=1).fit(head, (torch.randn(5, 2), torch.randn(5)))
 
 

@@ -17,7 +17,7 @@ __all__ = [
 
 
 class CrediblyError(Exception):
-    """Base class of every error that this library raises on purpose."""
+    """Base class of this library's own errors; arguments of a wrong value or type raise ValueError and TypeError."""
 
 
 class ShapeError(CrediblyError, ValueError):
@@ -47,4 +47,4 @@ class FileFormatError(CrediblyError, ValueError):
 
 
 class ConvergenceWarning(UserWarning):
-    """A solver stopped before it reached the accuracy asked for."""
+    """A fit ended, and its result may be less than was asked for; the message says why."""

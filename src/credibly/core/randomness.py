@@ -72,8 +72,8 @@ class Stream:
 
 
 @contextmanager
-def seeded(seed: int, name: str, index: int = 0, device: torch.device | str = "cpu") -> Iterator[None]:
-    """Run code that uses torch's global generator under a seed, and leave the global state as found."""
+def seeded(seed: int, name: str, index: int = 0, *, device: torch.device | str) -> Iterator[None]:
+    """Run code that uses the global generator of a device under a seed, and leave the global state as found."""
     device = torch.device(device)
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
@@ -90,7 +90,7 @@ def iterate(items: Iterable[T], seed: int, name: str, index: int = 0) -> Iterato
 
     Between the items the global state is the caller's, as found.
     """
-    with seeded(seed, name, index):
+    with seeded(seed, name, index, device="cpu"):
         iterator = iter(items)
         state = torch.get_rng_state()
     while True:

@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 
 from credibly.core.data import Data, Source
-from credibly.core.errors import NotSupportedError
 from credibly.core.inputs import take_rows
 from credibly.core.linalg.base import PositiveDefinite
-from credibly.core.params import evaluating
-from credibly.core.randomness import derived_seed
+from credibly.core.params import evaluating, module_device
+from credibly.core.randomness import derived_seed, seeded
 from credibly.curvature.kinds import CurvatureKind
 from credibly.curvature.layout import as_outputs, as_table
 from credibly.curvature.memory import MAX_BYTES, check_bytes
@@ -57,11 +56,10 @@ def curvature(
         NotSupportedError: a layer without the structure, by name; a training head; more memory than the limit.
         NotFiniteError: outputs or scores that are not finite.
     """
-    if not model.likelihood.has_density:
-        raise NotSupportedError(f"{type(model.likelihood).__name__} has no density, and so no curvature of one")
+    model.likelihood.check_density()
     check_bytes(model, names, structure, max_bytes)
     core = model.core
-    with evaluating(core), torch.no_grad():
+    with evaluating(core), torch.no_grad(), seeded(seed, "network", device=module_device(core)):
         fit = _Fit(core, source, names, structure, kind)
         for batch in source.batches(None):
             for data in batch.split(fit.size):

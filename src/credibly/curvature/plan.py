@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from credibly.core.errors import NotSupportedError
 from credibly.core.inputs import num_rows, take_rows
-from credibly.core.params import evaluating
+from credibly.core.params import evaluating, module_device
+from credibly.core.randomness import seeded
 from credibly.core.typing import Inputs
 from credibly.curvature.joining import are_alike
 from credibly.curvature.layers import Rule, rule_of
@@ -160,7 +161,8 @@ def make_plan(core: Core, inputs: Inputs, names: Sequence[str]) -> Plan:
 
 
 def _calls(core: Core, modules: list[nn.Module], inputs: Inputs) -> tuple[list[Call], Tensor]:
-    with torch.enable_grad(), evaluating(core), recording(modules) as calls:
+    own_numbers = seeded(0, "record", device=module_device(core))
+    with torch.enable_grad(), evaluating(core), own_numbers, recording(modules) as calls:
         outputs = core(inputs, "outputs")
     return calls, outputs
 

@@ -21,6 +21,7 @@ from torch.distributions import Distribution
 
 from credibly.core.checks import check_count
 from credibly.core.errors import ShapeError
+from credibly.core.params import module_device
 from credibly.core.randomness import base_seed, derived_seed, seeded
 from credibly.core.typing import ArrayLike
 from credibly.distributions.functions import mean, variance
@@ -123,7 +124,7 @@ def _predicted_mean(
     index: int,
 ) -> Tensor:
     own = model if isinstance(model, Model) else _made(model, seed, index)
-    with seeded(seed, "simulate", index):
+    with seeded(seed, "simulate", index, device=module_device(own)):
         data = simulate(derived_seed(seed, "simulate", index))
     fitted = method.fit(own, data, seed=derived_seed(seed, "fit", index))
     predicted = fitted.predict(inputs, num_draws=num_draws, seed=derived_seed(seed, "draws", index))
@@ -131,7 +132,7 @@ def _predicted_mean(
 
 
 def _made(make: Callable[[], Model], seed: int, index: int) -> Model:
-    with seeded(seed, "init", index):
+    with seeded(seed, "init", index, device=torch.get_default_device()):
         return make()
 
 

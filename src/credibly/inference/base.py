@@ -5,8 +5,9 @@ what is trained is a copy.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -15,7 +16,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from credibly.core.data import ArraySource, Data, Source, as_source
 from credibly.core.dropout_rates import learned_rates, set_known_rates
-from credibly.core.errors import NotSupportedError, ShapeError
+from credibly.core.errors import NotFiniteError, NotSupportedError, ShapeError
 from credibly.core.inputs import take_rows
 from credibly.core.params import (
     check_params,
@@ -95,11 +96,11 @@ class InferenceMethod(ABC):
             validation: as in `fit`.
             progress: as in `fit`.
         """
-        own = [data] * len(seeds) if rows is None else [rows_of(model, data, index) for index in rows]
-        return [
-            self.fit(model, part, validation=validation, start=start, seed=seed, progress=progress)
-            for part, start, seed in zip(own, starts, seeds, strict=True)
-        ]
+        options = {"validation": validation, "progress": progress}
+        members = zip(data_of_members(model, data, rows, len(seeds)), starts, seeds, strict=True)
+        return one_by_one(
+            partial(self.fit, model, part, start=start, seed=seed, **options) for part, start, seed in members
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,12 +185,55 @@ def read(model: Model, data: Any, batch_size: int | None = None, seed: int = 0) 
     return as_source(data, floating_dtype(model), module_device(model), batch_size=batch_size, seed=seed)
 
 
+def check_recipe(method: str, train: object) -> None:
+    """Whether a method that works on a trained network can have it trained so, or by nothing, which is None.
+
+    Args:
+        method: its name.
+        train: the recipe.
+    """
+    if train is None:
+        return
+    if not isinstance(train, InferenceMethod):
+        raise TypeError(f"`train` must be an inference method, such as MAP(); got {train!r}")
+    if train.draws_weights:
+        name = type(train).__name__
+        raise NotSupportedError(f"{name} ends in several networks; turn it round: {name}(of={method}(train=...), ...)")
+
+
+def check_begins(method: str, start: Start) -> None:
+    """Without a recipe to train by there must be a start."""
+    if start is None:
+        raise ValueError(
+            f"{method} does not train by itself: pass start=posterior, weights by name or start='current' to fit, or a "
+            f"recipe, {method}(train=MAP())"
+        )
+
+
+def data_of_members(model: Model, data: Any, rows: Sequence[Tensor] | None, num_members: int) -> list[Any]:
+    """What each member learns from: all of the data, or the rows of its sample."""
+    return [data] * num_members if rows is None else [rows_of(model, data, index) for index in rows]
+
+
+def one_by_one(fits: Iterable[Callable[[], Posterior]]) -> list[Posterior]:
+    """The posteriors of members; where one fails, its error holds those before it and what there is of its own."""
+    done: list[Posterior] = []
+    for fit in fits:
+        try:
+            done.append(fit())
+        except NotFiniteError as error:
+            error.posterior = [*done, *([] if error.posterior is None else [error.posterior])]
+            raise
+    return done
+
+
 def rows_of(model: Model, data: Any, index: Tensor) -> Any:
     """The chosen rows of data in memory."""
     source = read(model, data)
     if not isinstance(source, ArraySource):
         raise NotSupportedError("a bootstrap sample needs data in memory, as (inputs, targets); got a loader")
-    return source.data.take(index.to(module_device(model)))
+    some = source.data.take(index.to(module_device(model)))
+    return replace(some, num_data=source.data.num_data)
 
 
 def with_transforms_of(model: Model, start: Start) -> Model:
@@ -203,19 +247,7 @@ def with_transforms_of(model: Model, start: Start) -> Model:
             raise ValueError(
                 f"`start` was fitted with another standardisation of `{name}`; use its own model, start.to_model()"
             )
-    bringing = Model(
-        model.net,
-        model.given_likelihood,
-        model.prior,
-        inputs=start.model.inputs,
-        targets=start.model.targets,
-        output=model.output,
-        offset=model.offset,
-        noise_prior=model.noise_prior,
-    )
-    if model.likelihood is not model.given_likelihood:
-        bringing.likelihood = model.likelihood
-    return bringing
+    return model.replace(inputs=start.model.inputs, targets=start.model.targets)
 
 
 def begin(model: Model, start: Start) -> Model:

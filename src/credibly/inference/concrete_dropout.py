@@ -142,11 +142,7 @@ class ConcreteDropout(TrainingOptions, InferenceMethod):
 
 
 def _check(model: Model) -> None:
-    if not model.likelihood.has_density:
-        raise NotSupportedError(
-            f"{type(model.likelihood).__name__} has no density, and a posterior needs a likelihood; use MCDropout, "
-            "whose rates are given"
-        )
+    model.likelihood.check_density()
     network_weights(model.core)  # one at least
     if not isinstance(model.prior, FactorisedPrior):
         raise NotSupportedError(

@@ -64,7 +64,7 @@ class IVON(InferenceMethod):
         clip_radius: the largest step of a weight over the rate; None does not bound it.
         noise_learning_rate: Adam's, for what the likelihood learns.
         early_stopping: needs validation data.
-        autocast: a lower precision for the network's forward pass, such as `torch.bfloat16`.
+        autocast: a lower precision for the network's forward pass: `torch.bfloat16`.
         callbacks: called with an `Epoch` after each one, at the mean weights; a true answer stops training.
     """
 
@@ -128,9 +128,7 @@ class IVON(InferenceMethod):
 
     def _trainee(self, problem: Problem, seed: int) -> PerturbedWeights:
         model = training_mode(problem.model)
-        if not model.likelihood.has_density:
-            name = type(model.likelihood).__name__
-            raise NotSupportedError(f"{name} has no density, and so no posterior over weights; use Ensemble")
+        model.likelihood.check_density()
         weights = network_weights(model.core)
         _check_weights(weights)
         num_data = problem.source.num_data

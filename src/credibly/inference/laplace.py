@@ -13,6 +13,7 @@ What the likelihood learns, such as the scale of the noise, is no weight: it sta
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,18 +26,27 @@ from credibly.core.linalg.base import PositiveDefinite
 from credibly.core.linalg.dense import Dense as DenseMatrix
 from credibly.core.linalg.diagonal import Diagonal as DiagonalMatrix
 from credibly.core.params import network_weights
-from credibly.core.randomness import base_seed, derived_seed
+from credibly.core.randomness import base_seed, derived_seed, seeded
 from credibly.curvature.fit import curvature
 from credibly.curvature.kinds import GGN, CurvatureKind
 from credibly.curvature.memory import MAX_BYTES, check_bytes
 from credibly.curvature.plan import make_plan
-from credibly.inference.base import InferenceMethod, Problem, Start, prepare, rows_of
+from credibly.curvature.structures import Diagonal, Kronecker, Structure
+from credibly.inference.base import (
+    InferenceMethod,
+    Problem,
+    Start,
+    check_begins,
+    check_recipe,
+    data_of_members,
+    one_by_one,
+    prepare,
+)
 from credibly.inference.curved import Curved
 from credibly.inference.gaussian_prior import prior_term
 from credibly.inference.last_layer import head_of
 from credibly.inference.log_joint import AtMode, at_mode, mean_log_prob, on_network_side, scale_noise
-from credibly.inference.some_weights import largest, over_some_weights
-from credibly.inference.structures import Diagonal, Kronecker, Structure
+from credibly.inference.some_weights import check_some_weights, largest, over_some_weights
 from credibly.inference.subsets import AllWeights, Subset
 from credibly.inference.tuning import LogJointAtMode, Tuned, Tuning, rescaled, scales_of
 from credibly.model import Model
@@ -81,21 +91,16 @@ class Laplace(InferenceMethod):
 
     def __post_init__(self) -> None:
         options = {"structure": Structure, "subset": Subset, "curvature": CurvatureKind}
-        for name, kind in (*options.items(), ("train", InferenceMethod), ("tune", Tuning)):
+        for name, kind in (*options.items(), ("tune", Tuning)):
             value = getattr(self, name)
             if not isinstance(value, kind) and not (value is None and name not in options):
-                article = "an" if kind is InferenceMethod else "a"
-                raise TypeError(f"`{name}` must be {article} {kind.__name__}, such as {_EXAMPLES[name]}; got {value!r}")
+                raise TypeError(f"`{name}` must be a {kind.__name__}, such as {_EXAMPLES[name]}; got {value!r}")
         if self.prior_precision is not None:
             check_positive("prior_precision", self.prior_precision)
         for name in ("linearized", "probit"):
             check_bool(name, getattr(self, name))
         check_positive("max_bytes", self.max_bytes)
-        if self.train is not None and self.train.draws_weights:
-            name = type(self.train).__name__
-            raise NotSupportedError(
-                f"{name} ends in several networks; turn it round: {name}(of=Laplace(train=...), ...)"
-            )
+        check_recipe("Laplace", self.train)
         if self.tune is not None and self.tune.num_rounds > 1 and self.train is None:
             raise ValueError("`tune` with num_rounds > 1 trains again between rounds; give a recipe, train=MAP()")
 
@@ -123,17 +128,14 @@ class Laplace(InferenceMethod):
             NotFiniteError: data and prior leave some direction of the weights undetermined.
         """
         seed = base_seed(seed)
-        if self.train is None and start is None:
-            raise ValueError(
-                "Laplace does not train by itself: pass start=posterior, weights by name or start='current' to fit, or "
-                "a recipe, Laplace(train=MAP())"
-            )
+        if self.train is None:
+            check_begins("Laplace", start)
         own = self._with_prior(model)
         if self.train is None:
             problem = prepare(own, data, validation=validation, start=start, seed=seed)
             self._check(problem)
             return self._around(problem, data, Info("Laplace", seed), validation, progress)
-        self._check(prepare(own, data, start=start, seed=seed))
+        self._check(prepare(own, data, validation=validation, start=start, seed=seed))
         trained = self.train.fit(own, data, validation=validation, start=start, seed=seed, progress=progress)
         return self._after(trained, own, data, validation, progress)
 
@@ -152,37 +154,25 @@ class Laplace(InferenceMethod):
         if self.train is None:
             return super().fit_members(model, data, starts, seeds, rows=rows, validation=validation, progress=progress)
         own = self._with_prior(model)
-        self._check(prepare(own, data, seed=seeds[0]))
+        self._check(prepare(own, data, validation=validation, seed=seeds[0]))
         options = {"rows": rows, "validation": validation, "progress": progress}
         members = self.train.fit_members(own, data, starts, seeds, **options)
-        parts = [data] * len(seeds) if rows is None else [rows_of(own, data, index) for index in rows]
-        return [
-            self._after(member, own, part, validation, progress) for part, member in zip(parts, members, strict=True)
-        ]
+        parts = data_of_members(own, data, rows, len(seeds))
+        return one_by_one(
+            partial(self._after, member, own, part, validation, progress)
+            for part, member in zip(parts, members, strict=True)
+        )
 
     def _with_prior(self, model: Model) -> Model:
         """The model with the prior that is meant."""
         if self.prior_precision is None:
             return model
-        return Model(
-            model.net,
-            model.given_likelihood,
-            Normal(self.prior_precision**-0.5),
-            inputs=model.inputs,
-            targets=model.targets,
-            output=model.output,
-            offset=model.offset,
-            noise_prior=model.noise_prior,
-        )
+        return model.replace(prior=Normal(self.prior_precision**-0.5))
 
     def _check(self, problem: Problem) -> None:
         """Raise what would be raised once training is over."""
         model = problem.model
-        if not model.likelihood.elements()[0].has_density:
-            raise NotSupportedError(
-                f"{type(model.likelihood).__name__} is a training head without a density, so there is no curvature of "
-                "a log likelihood; use inference.Ensemble or MCDropout"
-            )
+        model.likelihood.check_density()
         weights = network_weights(model.core)
         dtypes = {value.dtype for value in weights.values()} - {torch.float32, torch.float64}
         if dtypes:
@@ -193,7 +183,14 @@ class Laplace(InferenceMethod):
         prior_term(model.prior, weights, names)
         if self.tune is not None:
             scales_of(model.prior, {name: weights[name] for name in names})
-        if self.subset.most is None:
+        if self.tune is not None and self.tune.needs_validation and problem.validation is None:
+            name = type(self.tune).__name__
+            raise ValueError(f"{name} needs validation data: fit(..., validation=(inputs, targets))")
+        if self.subset.most is not None:
+            check_bytes(model, names, Diagonal(), self.max_bytes)
+            most = min(self.subset.most, sum(weights[name].numel() for name in names))
+            check_some_weights(model, most, self.structure, self.curvature, self.max_bytes)
+        else:
             check_bytes(model, names, self.structure, self.max_bytes)
             if self.train is not None:  # refuses layers that have no such structure
                 self.structure.sum(make_plan(model.core, problem.source.first().inputs, names))
@@ -225,8 +222,10 @@ class Laplace(InferenceMethod):
         work, source, validation = on_network_side(model), problem.source, problem.validation
         head = head_of(work, names, source.first().inputs)
         if head is not None:
-            work, source = head.model, head.source(source)
-            validation = None if validation is None else head.source(validation)
+            work = head.model
+            with seeded(info.seed, "features", device=source.device):
+                source = head.source(source)
+                validation = None if validation is None else head.source(validation)
         mode = at_mode(work, source, model.log_scale(), info.seed)
         part = self._curvature(work, source, model, names, mode, info.seed)
         if self.tune is not None:
@@ -257,7 +256,8 @@ class Laplace(InferenceMethod):
         index = mask.nonzero().squeeze(-1)
         if isinstance(self.structure, Diagonal):
             return Curved(DiagonalMatrix(every.matrix.diagonal()[index]), names, mask)
-        matrix = over_some_weights(work, source, names, index, self.structure, self.curvature, self.max_bytes)
+        with seeded(seed, "network", device=source.device):
+            matrix = over_some_weights(work, source, names, index)
         return Curved(_times(DenseMatrix(matrix), mode.share), names, mask)
 
     def _tuned(
@@ -268,8 +268,7 @@ class Laplace(InferenceMethod):
         weights, prior = network_weights(model.core), model.prior
 
         def score(tuned: Tuned) -> float:
-            if validation is None:
-                raise ValueError("ValidationLogScore needs validation data: fit(..., validation=(inputs, targets))")
+            assert validation is not None
             model.prior = rescaled(prior, weights, tuned.factors)
             covariance = part.covariance(part.prior(model), warn=False)
             gaussian = GaussianPosterior(work, info, names=part.names, covariance=covariance)
@@ -293,7 +292,6 @@ _EXAMPLES = {
     "structure": "Kronecker()",
     "subset": "LastLayer()",
     "curvature": "GGN()",
-    "train": "MAP()",
     "tune": "Evidence()",
 }
 

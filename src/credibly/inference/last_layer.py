@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from credibly.core.data import Data, Source
 from credibly.core.inputs import num_rows, take_rows
-from credibly.core.params import evaluating
+from credibly.core.params import evaluating, module_device
+from credibly.core.randomness import seeded
 from credibly.core.typing import Inputs
 from credibly.model import Model
 
@@ -70,7 +71,8 @@ def head_of(model: Model, names: tuple[str, ...], inputs: Inputs) -> Head | None
     layer = owners.pop() if len(owners) == 1 else ""
     if not layer or model.offset is not None or _is_tied(model, layer):
         return None
-    features, given, outputs = _seen(model, layer, take_rows(inputs, slice(0, 2)))
+    with seeded(0, "record", device=module_device(model)):
+        features, given, outputs = _seen(model, layer, take_rows(inputs, slice(0, 2)))
     if not isinstance(features, Tensor) or len(features) != len(outputs) or not _same(given, outputs):
         return None
     net = _Path(layer, model.net.get_submodule(layer))

@@ -17,9 +17,10 @@ from credibly.core.copying import copied
 from credibly.core.dropout import DropoutMode, Recorder
 from credibly.core.errors import NotSupportedError
 from credibly.core.inputs import take_rows
+from credibly.core.params import module_device
 from credibly.core.randomness import base_seed, seeded
 from credibly.core.typing import Inputs
-from credibly.inference.base import InferenceMethod, Start, prepare
+from credibly.inference.base import InferenceMethod, Start, check_begins, check_recipe, prepare
 from credibly.model import Model
 from credibly.posteriors.base import Posterior
 from credibly.posteriors.dropout import DropoutPosterior, dropout_sites
@@ -39,11 +40,7 @@ class MCDropout(InferenceMethod):
     train: InferenceMethod | None = None
 
     def __post_init__(self) -> None:
-        if self.train is not None and self.train.draws_weights:
-            name = type(self.train).__name__
-            raise NotSupportedError(
-                f"{name} ends in several networks; turn it round: {name}(of=MCDropout(train=...), ...)"
-            )
+        check_recipe("MCDropout", self.train)
 
     @property
     def trains(self) -> bool:
@@ -71,12 +68,8 @@ class MCDropout(InferenceMethod):
             options = {"validation": validation, "start": start, "seed": seed, "progress": progress}
             check_dropout(*_ready(model, data, start, seed))
             trained = self.train.fit(model, data, **options)
-            return self._of(trained, data)
-        if start is None:
-            raise ValueError(
-                "MCDropout does not train by itself: pass start=posterior or start='current' to fit, or a recipe, "
-                "MCDropout(train=MAP())"
-            )
+            return self._of(trained)
+        check_begins("MCDropout", start)
         fitted, inputs = _ready(model, data, start, seed)
         check_dropout(fitted, inputs)
         return DropoutPosterior(fitted, Info("MCDropout", seed))
@@ -99,9 +92,9 @@ class MCDropout(InferenceMethod):
         members = self.train.fit_members(
             model, data, starts, seeds, rows=rows, validation=validation, progress=progress
         )
-        return [self._of(member, data) for member in members]
+        return [self._of(member) for member in members]
 
-    def _of(self, trained: Posterior, data: Any) -> DropoutPosterior:
+    def _of(self, trained: Posterior) -> DropoutPosterior:
         return DropoutPosterior(trained.to_model(), replace(trained.info, method="MCDropout"))
 
 
@@ -145,7 +138,8 @@ def _where(model: Model, inputs: Inputs, *, training: bool) -> Counter[str]:
         part.register_forward_hook(lambda *_: stack.pop() and None)
     recorder = _Placed(stack)
     rows = torch.zeros(2, dtype=torch.long)
-    with seeded(0, "record"), torch.no_grad(), DropoutMode(recorder, always=True):
+    device = module_device(core)
+    with seeded(0, "record", device=device), torch.no_grad(), DropoutMode(recorder, always=True):
         core(model.standardize_inputs(take_rows(inputs, rows)), "outputs")
     return Counter(recorder.places)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -9,11 +10,11 @@ from torch import Tensor
 
 from credibly.core.copying import copied
 from credibly.core.data import ArraySource
-from credibly.core.errors import NotFiniteError, NotSupportedError
+from credibly.core.errors import NotSupportedError
 from credibly.core.params import load_params, network_buffers, trainable_params, training_mode
 from credibly.core.randomness import base_seed, seeded
 from credibly.core.typing import Params
-from credibly.inference.base import InferenceMethod, Problem, Start, begin, prepare
+from credibly.inference.base import InferenceMethod, Problem, Start, begin, one_by_one, prepare
 from credibly.model import Model
 from credibly.posteriors.base import Posterior, WeightPosterior
 from credibly.posteriors.info import Info
@@ -106,16 +107,12 @@ class PointMethod(TrainingOptions, InferenceMethod):
     def _fit_each(
         self, problem: Problem, members: Sequence["_Member"], reason: str, *, progress: bool
     ) -> list[Posterior]:
-        done: list[Posterior] = []
-        for member in members:
+        def fit(member: _Member) -> WeightPosterior:
             own = replace(problem, model=copied(problem.model))
             load_params(own.model.core, member.state)
-            try:
-                done.append(self._fit_alone(own, member.seed, rows=member.rows, reason=reason, progress=progress))
-            except NotFiniteError as error:
-                error.posterior = [*done, error.posterior]
-                raise
-        return done
+            return self._fit_alone(own, member.seed, rows=member.rows, reason=reason, progress=progress)
+
+        return one_by_one(partial(fit, member) for member in members)
 
     def _fit_stacked(
         self, problem: Problem, members: Sequence["_Member"], dropout: TrainingDropout, *, progress: bool

@@ -135,11 +135,7 @@ class PyroGuide(InferenceMethod):
         seed = base_seed(seed)
         problem = prepare(model, data, validation=validation, start=start, batch_size=self.batch_size, seed=seed)
         own = problem.model
-        if not own.likelihood.has_density:
-            raise NotSupportedError(
-                f"{type(own.likelihood).__name__} has no density, and a posterior needs a likelihood; use MAP or an "
-                "Ensemble of it"
-            )
+        own.likelihood.check_density()
         network_weights(own.core)  # one at least
         program = PyroProgram(own, problem.source.num_data)
         device = problem.source.device
@@ -278,7 +274,7 @@ class _Guided(Trainee):
 
     def draw(self, stream: str, index: int) -> Params:
         """Draw `index` of all weights."""
-        with torch.no_grad(), seeded(self._seed, stream, index, module_device(self.core)):
+        with torch.no_grad(), seeded(self._seed, stream, index, device=module_device(self.core)):
             nodes = poutine.trace(self.guide).get_trace(self._example).nodes
         return {name: nodes[name]["value"].detach().reshape(like.shape) for name, like in self.program.start.items()}
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from credibly.core.errors import NotSupportedError
-from credibly.core.params import buffers_of, evaluating
+from credibly.core.params import buffers_of, evaluating, module_device
 from credibly.core.randomness import seeded
 from credibly.core.substitution import functional_call
 from credibly.core.typing import Inputs
@@ -32,7 +32,7 @@ def reached_outputs(core: Core, inputs: Inputs, given: nn.Module) -> Tensor:
     """
     weights = {name: p.detach().clone().requires_grad_(p.requires_grad) for name, p in core.named_parameters()}
     buffers = {name: value.detach().clone() for name, value in buffers_of(core).items()}
-    with torch.enable_grad(), evaluating(core), seeded(0, "record"):
+    with torch.enable_grad(), evaluating(core), seeded(0, "record", device=module_device(core)):
         outputs: Tensor = functional_call(core, {**weights, **buffers}, (inputs, "outputs"))
     names = {id(p): f"net.{name}" for name, p in given.named_parameters()}
     names |= {id(p): name for name, p in core.named_parameters()}

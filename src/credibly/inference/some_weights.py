@@ -14,10 +14,10 @@ from credibly.core.errors import NotSupportedError
 from credibly.core.params import evaluating
 from credibly.curvature.kinds import GGN, CurvatureKind
 from credibly.curvature.outputs import jacobians
-from credibly.inference.structures import Dense, Structure
+from credibly.curvature.structures import Dense, Diagonal, Structure
 from credibly.model import Model
 
-__all__ = ["largest", "over_some_weights"]
+__all__ = ["check_some_weights", "largest", "over_some_weights"]
 
 _NUMBERS = 2**24  # of a table of Jacobians held at once
 
@@ -30,29 +30,21 @@ def largest(values: Tensor, most: int) -> Tensor:
     return mask
 
 
-def over_some_weights(
-    model: Model,
-    source: Source,
-    names: Sequence[str],
-    index: Tensor,
-    structure: Structure,
-    kind: CurvatureKind,
-    max_bytes: int,
-) -> Tensor:
-    """The generalised Gauss-Newton matrix over some weights, (k, k), summed over rows.
+def check_some_weights(model: Model, most: int, structure: Structure, kind: CurvatureKind, max_bytes: int) -> None:
+    """What `LargestVariance` takes.
 
     Args:
-        model: on the network's side of any standardisation.
-        source: likewise.
-        names: tensors of the flat vector of d weights.
-        index: (k,) which of them.
-        structure: must be Dense.
+        model: whose likelihood gives the Fisher matrix.
+        most: how many weights.
+        structure: must be Dense, or Diagonal, which needs nothing else.
         kind: must be GGN with the exact Fisher matrix.
         max_bytes: the most that the matrix may take.
 
     Raises:
         NotSupportedError: another structure or kind, a target with several elements, or too many weights.
     """
+    if isinstance(structure, Diagonal):
+        return
     if not isinstance(structure, Dense):
         raise NotSupportedError(
             f"LargestVariance chooses single weights, over which {structure!r} is not defined; use structure=Dense() "
@@ -63,12 +55,23 @@ def over_some_weights(
             "LargestVariance takes curvature=GGN(), with the likelihood's own Fisher matrix, and targets of one "
             "element a row; use whole tensors, Named([...])"
         )
-    bytes_needed = len(index) ** 2 * torch.finfo(next(model.net.parameters()).dtype).bits // 8
+    bytes_needed = most**2 * torch.finfo(next(model.net.parameters()).dtype).bits // 8
     if bytes_needed > max_bytes:
         raise NotSupportedError(
-            f"a matrix over {len(index)} weights takes {bytes_needed / 2**30:.2f} GiB, and `max_bytes` allows "
+            f"a matrix over {most} weights takes {bytes_needed / 2**30:.2f} GiB, and `max_bytes` allows "
             f"{max_bytes / 2**30:.2f} GiB; choose fewer weights, or structure=Diagonal()"
         )
+
+
+def over_some_weights(model: Model, source: Source, names: Sequence[str], index: Tensor) -> Tensor:
+    """The generalised Gauss-Newton matrix over some weights, (k, k), summed over rows.
+
+    Args:
+        model: on the network's side of any standardisation.
+        source: likewise.
+        names: tensors of the flat vector of d weights.
+        index: (k,) which of them.
+    """
     per_row = model.likelihood.num_outputs * sum(model.core.get_parameter(name).numel() for name in names)
     total = None
     for batch in source.batches(max(1, _NUMBERS // per_row)):

@@ -14,7 +14,7 @@ from torch import nn
 
 from credibly.core.checks import check_count
 from credibly.core.inputs import take_rows
-from credibly.core.params import evaluating, network_weights
+from credibly.core.params import evaluating, module_device, network_weights
 from credibly.core.randomness import seeded
 from credibly.core.typing import Inputs
 from credibly.model import Model
@@ -146,7 +146,8 @@ def _called_last(model: Model, inputs: Inputs) -> str:
         if any(weight.requires_grad for weight in part.parameters(recurse=False)):
             handles.append(part.register_forward_pre_hook(_note(called, name)))
     try:
-        with torch.no_grad(), evaluating(model.core), seeded(0, "record"):
+        device = module_device(model)
+        with torch.no_grad(), evaluating(model.core), seeded(0, "record", device=device):
             model.core(model.standardize_inputs(take_rows(inputs, slice(0, 2))), "outputs")
     finally:
         for handle in handles:

@@ -26,7 +26,7 @@ from credibly.core.linalg.diagonal import Diagonal
 from credibly.core.linalg.low_rank import LowRankPlusDiagonal
 from credibly.core.params import network_weights, trainable_params
 from credibly.core.randomness import base_seed, derived_seed
-from credibly.inference.base import InferenceMethod, Problem, Start
+from credibly.inference.base import InferenceMethod, Problem, Start, check_begins, check_recipe
 from credibly.inference.point import PointMethod
 from credibly.model import Model
 from credibly.posteriors.base import Posterior, WeightPosterior
@@ -87,11 +87,7 @@ class SWAG(PointMethod):
                     f"SWAG has no `{name}`: its tail follows the log joint to the end and averages by itself; give it "
                     "to the recipe that trains before, SWAG(train=MAP(...))"
                 )
-        if not isinstance(self.train, (InferenceMethod, type(None))):
-            raise TypeError(f"`train` must be a method such as MAP(), not {self.train!r}")
-        if self.train is not None and self.train.draws_weights:
-            name = type(self.train).__name__
-            raise NotSupportedError(f"{name} ends in several networks; turn it round: {name}(of=SWAG(train=...), ...)")
+        check_recipe("SWAG", self.train)
 
     @property
     def trains(self) -> bool:
@@ -118,11 +114,7 @@ class SWAG(PointMethod):
         """
         seed = base_seed(seed)
         if self.train is None:
-            if start is None:
-                raise ValueError(
-                    "SWAG does not train by itself: pass start=posterior or start='current' to fit, or a recipe, "
-                    "SWAG(train=MAP())"
-                )
+            check_begins("SWAG", start)
             return super().fit(model, data, validation=validation, start=start, seed=seed, progress=progress)
         own = {"validation": validation, "progress": progress}
         trained = self.train.fit(model, data, start=start, seed=seed, **own)
@@ -151,9 +143,7 @@ class SWAG(PointMethod):
 
     def _objective(self, problem: Problem) -> LogJoint:
         """The log joint; what has no density has none."""
-        likelihood = problem.model.likelihood
-        if not likelihood.has_density:
-            raise NotSupportedError(f"{type(likelihood).__name__} has no density, and so no posterior; use Ensemble")
+        problem.model.likelihood.check_density()
         return super()._objective(problem)
 
     def _options(self) -> TrainingOptions:

@@ -15,7 +15,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -41,6 +41,7 @@ _GROUPS: dict[str, Callable[[str], str]] = {
 }
 _STILL_RISING = 1e-3  # nats a row from one factor to the next
 _LARGEST = 25.0  # of the logarithm of a factor: beyond e^25 the data say nothing
+_FLAT = 1e-2  # nats by which the evidence may still change at its optimum, per unit of such a logarithm
 _FAR = 20.0  # of the same: no optimum, or one that is as good as none
 _GRID = tuple(10 ** (k / 2) for k in range(-6, 13))
 
@@ -97,6 +98,7 @@ class Tuning(ABC):
     """A way to choose the strength of the prior."""
 
     num_rounds: int = 1
+    needs_validation: ClassVar[bool] = False
 
     @abstractmethod
     def tune(self, joint: LogJointAtMode, score: Callable[[Tuned], float]) -> Tuned:
@@ -159,6 +161,7 @@ class ValidationLogScore(Tuning):
 
     factors: Sequence[float] = _GRID
     num_rounds: int = 1
+    needs_validation: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_count("num_rounds", self.num_rounds)
@@ -231,6 +234,16 @@ def _maximised(objective: _Objective, num_groups: int) -> Tensor:
 
     with torch.enable_grad():
         optimizer.step(closure)  # type: ignore[no-untyped-call]
+        closure()
+    assert logs.grad is not None
+    slope = float(logs.grad.abs().max())
+    if not slope < _FLAT:  # nor if it is NaN
+        warnings.warn(
+            f"Evidence: the search for its optimum ended early, where it still changes by {slope:.3g} nats as a "
+            "precision changes by a factor of e",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
     return logs.detach().clamp(-_LARGEST, _LARGEST)
 
 

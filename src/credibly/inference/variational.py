@@ -8,6 +8,7 @@ under which the Gaussian approximates the posterior density to the power 1 / tem
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from credibly.core.errors import NotSupportedError
 from credibly.core.params import trainable_params, training_mode
 from credibly.core.randomness import base_seed, seeded
 from credibly.core.typing import Params
-from credibly.inference.base import InferenceMethod, Problem, Start, prepare, rows_of
+from credibly.inference.base import InferenceMethod, Problem, Start, data_of_members, one_by_one, prepare
 from credibly.inference.subsets import AllWeights, Subset
 from credibly.model import Model
 from credibly.posteriors.base import Posterior
@@ -107,11 +108,11 @@ class VariationalMethod(TrainingOptions, InferenceMethod):
         progress: bool | None = None,
     ) -> list[Posterior]:
         """One posterior per start and seed, by a loop, which the posteriors' `info` tells."""
-        own = [data] * len(seeds) if rows is None else [rows_of(model, data, index) for index in rows]
-        return [
-            self._fit(model, part, validation, start, seed, looped=True, progress=bool(progress))
-            for part, start, seed in zip(own, starts, seeds, strict=True)
-        ]
+        members = zip(data_of_members(model, data, rows, len(seeds)), starts, seeds, strict=True)
+        return one_by_one(
+            partial(self._fit, model, part, validation, start, seed, looped=True, progress=bool(progress))
+            for part, start, seed in members
+        )
 
     def _fit(
         self,
@@ -126,11 +127,7 @@ class VariationalMethod(TrainingOptions, InferenceMethod):
     ) -> GaussianPosterior:
         problem = prepare(model, data, validation=validation, start=start, batch_size=self.batch_size, seed=seed)
         own = training_mode(problem.model)
-        if not own.likelihood.has_density:
-            raise NotSupportedError(
-                f"{type(own.likelihood).__name__} has no density, and a posterior needs a likelihood; use MAP or an "
-                "Ensemble of it"
-            )
+        own.likelihood.check_density()
         names = self.subset.names(own, problem.first_inputs)
         random = {name: weight for name, weight in trainable_params(own.core).items() if name in names}
         layout = FlatWeights(random)

@@ -9,7 +9,6 @@ overridden by something faster: the log density, the Fisher information in the o
 
 import math
 from abc import ABC, abstractmethod
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -40,8 +39,20 @@ class Likelihood(nn.Module, ABC):
     num_outputs: int
     needs_offset: bool = False
     """Whether part of what it reads comes through `Model(offset=...)` rather than from the network."""
-    has_density: ClassVar[bool] = True
+    has_density: bool = True
     """False for a training head, which has a loss and no density."""
+
+    def check_density(self) -> None:
+        """What has no density has no posterior over weights.
+
+        Raises:
+            NotSupportedError: a training head.
+        """
+        if not self.has_density:
+            raise NotSupportedError(
+                f"{type(self.elements()[0]).__name__} is a training head without a density, and a posterior over "
+                "weights needs one; use MAP, an Ensemble of it, or MCDropout"
+            )
 
     @abstractmethod
     def parameters_of(self, outputs: Tensor) -> dict[str, Tensor]:

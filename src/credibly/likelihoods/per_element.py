@@ -42,6 +42,7 @@ class PerElement(Likelihood):
         self.num_axes = check_count("num_axes", num_axes)
         self.axis = self._counted_from_the_end(axis)
         self.num_outputs = of.num_outputs
+        self.has_density = of.has_density
 
     def _counted_from_the_end(self, axis: int | None) -> int | None:
         if axis is None:

@@ -17,7 +17,7 @@ from credibly.core.checks import check_count
 from credibly.core.copying import copied
 from credibly.core.data import Data
 from credibly.core.errors import NotSupportedError
-from credibly.core.params import trainable_params
+from credibly.core.params import module_device, trainable_params
 from credibly.core.randomness import base_seed, iterate, seeded
 from credibly.core.typing import ArrayLike, Inputs, Params
 from credibly.distributions.mixture import combined
@@ -186,7 +186,7 @@ class WeightPosterior(Posterior):
         if self.num_stored < 2:
             raise NotSupportedError(
                 f"{type(self).__name__} holds one set of weights, which has no spread and cannot serve as a prior; fit "
-                "a method that gives a spread, such as inference.Ensemble with 2 or more members"
+                "a method that gives a spread, such as inference.Laplace, MeanField or SWAG"
             )
         draws = self.sample(self.num_stored)
         return GaussianPrior.from_draws({k: v for k, v in draws.items() if k.startswith("net.")}, dense=dense)
@@ -200,19 +200,19 @@ class WeightPosterior(Posterior):
     ) -> dict[str, Tensor]:
         """The likelihood's parameters at each draw, each (num_draws, rows, ...)."""
         read = self.model.read_inputs(inputs)
-        with network_randomness(seed):
+        with network_randomness(self.model, seed):
             return cast("dict[str, Tensor]", self._evaluate(read, "parameters", num_draws, seed))
 
     def outputs(self, inputs: ArrayLike, *, num_draws: int | None = None, seed: int | None = None) -> Tensor:
         """The network's outputs at each draw: (num_draws, rows, num_outputs), on its side of any standardisation."""
         read = self.model.read_inputs(inputs)
-        with network_randomness(seed):
+        with network_randomness(self.model, seed):
             return cast("Tensor", self._evaluate(read, "outputs", num_draws, seed))
 
 
-def network_randomness(seed: int | None) -> AbstractContextManager[None]:
+def network_randomness(model: Model, seed: int | None) -> AbstractContextManager[None]:
     """A context in which what a network draws by itself, also in evaluation mode, is keyed by the seed."""
-    return nullcontext() if seed is None else seeded(seed, "network")
+    return nullcontext() if seed is None else seeded(seed, "network", device=module_device(model))
 
 
 def stored_draws(num_draws: int | None, stored: int) -> Tensor:

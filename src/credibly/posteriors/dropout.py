@@ -31,12 +31,17 @@ _CHUNK_NUMBERS = 2**19  # numbers of one mapped activation that stay in the cach
 
 def dropout_sites(model: Model, inputs: Inputs) -> list[Site]:
     """Where dropout acts, with the shape of one row's mask, found on copies of the first row."""
-    core = model.core
+    core, device = model.core, module_device(model)
 
     def record(rows: int) -> list[Site]:
         recorder = Recorder()
-        first = take_rows(inputs, torch.zeros(rows, dtype=torch.long, device=module_device(model)))
-        with torch.no_grad(), seeded(0, "record"), evaluating(core), DropoutMode(recorder, always=True):
+        first = take_rows(inputs, torch.zeros(rows, dtype=torch.long, device=device))
+        with (
+            torch.no_grad(),
+            seeded(0, "record", device=device),
+            evaluating(core),
+            DropoutMode(recorder, always=True),
+        ):
             core(model.standardize_inputs(first), "outputs")
         return recorder.sites
 
@@ -76,7 +81,7 @@ class DropoutPosterior(Posterior):
         chunk = _CHUNK_NUMBERS // max(1, num_rows(read) * max(site.size for site in sites))
         chunk = chunk if is_mappable(self.model.net) else 1
         shared = SharedCalls() if chunk < 2 and not torch.is_inference_mode_enabled() else None
-        with grad_if_needed(read), network_randomness(seed):
+        with grad_if_needed(read), network_randomness(self.model, seed):
             evaluate = self._plain(read, want)
             return map_draws(lambda draw: _under_masks(sites, draw, evaluate, shared), masks, chunk=chunk)
 

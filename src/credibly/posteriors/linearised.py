@@ -31,6 +31,7 @@ from torch.utils.data import DataLoader, Dataset
 from credibly.core.checks import check_count
 from credibly.core.errors import NotSupportedError
 from credibly.core.linalg.base import PositiveDefinite
+from credibly.core.randomness import base_seed
 from credibly.core.typing import ArrayLike, Inputs, Params
 from credibly.curvature.outputs import output_covariance
 from credibly.distributions.affine import affine
@@ -164,7 +165,7 @@ class LinearizedPosterior(WeightPosterior):
             inputs = DataLoader(inputs, batch_size=_DATASET_ROWS)
         if not isinstance(inputs, DataLoader):
             return self._in_closed_form(self.model.read_inputs(inputs), seed)
-        parts = [predicted for predicted, _ in self.predict_batches(inputs, seed=0 if seed is None else seed)]
+        parts = [predicted for predicted, _ in self.predict_batches(inputs, seed=seed)]
         if not parts:
             raise ValueError("the loader gave no batch; prediction needs at least one")
         return concatenate(parts)  # type: ignore[return-value]
@@ -176,7 +177,8 @@ class LinearizedPosterior(WeightPosterior):
         if not self._is_closed(num_draws):
             yield from super().predict_batches(loader, num_draws=num_draws, seed=seed)
             return
-        for batch in self._batches(loader, 0 if seed is None else seed):
+        seed = base_seed(seed)
+        for batch in self._batches(loader, seed):
             yield self._in_closed_form(batch.inputs, seed), batch.targets
 
     def _is_closed(self, num_draws: int | None) -> bool:
@@ -185,7 +187,7 @@ class LinearizedPosterior(WeightPosterior):
     def _in_closed_form(self, inputs: Inputs, seed: int | None) -> Predictive:
         form = closed_form(self.model.likelihood, probit=self.probit)
         assert form is not None
-        with network_randomness(seed), grad_if_needed(inputs):
+        with network_randomness(self.model, seed), grad_if_needed(inputs):
             outputs = self.model.call({**self.fixed, **self.mean}, {}, inputs, "outputs")
             assert isinstance(outputs, Tensor)
             self.model.likelihood.check_outputs(outputs)

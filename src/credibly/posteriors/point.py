@@ -24,7 +24,7 @@ class PointPosterior(WeightPosterior):
     def sample(self, num_draws: int, *, seed: int | None = None) -> Params:
         """The weights, (1, ...): there is one draw, and no more can be asked for."""
         stored_draws(num_draws, 1)
-        return {name: p.expand(num_draws, *p.shape) for name, p in trainable_params(self.model.core).items()}
+        return {name: p.detach().clone().unsqueeze(0) for name, p in trainable_params(self.model.core).items()}
 
     def _evaluate(self, inputs: Inputs, want: Want, num_draws: int | None, seed: int | None) -> Any:
         stored_draws(num_draws, 1)

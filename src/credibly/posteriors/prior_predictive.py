@@ -45,7 +45,7 @@ def prior_predictive(
     base = base_seed(seed)
     draws = prior_draws(model, num_draws, seed=base)
     read = model.read_inputs(inputs)
-    with network_randomness(base), grad_if_needed(read):
+    with network_randomness(model, base), grad_if_needed(read):
         evaluator = Evaluator(
             lambda params, buffers, rows: model.call(params, buffers, rows, "parameters"), model.net, read
         )

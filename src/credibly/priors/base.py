@@ -59,6 +59,6 @@ class FactorisedPrior(Prior):
         base, draws = base_seed(seed), []
         for index in range(num_draws):
             device = next((weight.device for weight in like.values()), torch.device("cpu"))
-            with seeded(base, "prior", index, device):
+            with seeded(base, "prior", index, device=device):
                 draws.append({name: found[name].sample() for name in like})
         return {name: torch.stack([draw[name] for draw in draws]) for name in like}

@@ -73,7 +73,7 @@ class TrainingOptions:
         loss: in place of minus the log density: `FocalLoss()`, `LabelSmoothing()` for classes, `BetaNLL()` for
             HeteroscedasticGaussian.
         class_weights: (classes,) factors on the loss of each row, by its class.
-        autocast: a lower precision for the network's forward pass, such as `torch.bfloat16`.
+        autocast: a lower precision for the network's forward pass: `torch.bfloat16`.
         callbacks: called with an `Epoch` after each one; a true answer stops training.
         stacked: whether members of an ensemble train as one stack where that equals training each alone.
     """
@@ -99,8 +99,11 @@ class TrainingOptions:
             check_count("batch_size", self.batch_size)
         check_count("accumulate", self.accumulate)
         check_positive("learning_rate", self.learning_rate)
-        if self.autocast not in (None, torch.bfloat16, torch.float16):
-            raise TypeError(f"`autocast` must be torch.bfloat16, torch.float16 or None; got {self.autocast!r}")
+        if self.autocast not in (None, torch.bfloat16):
+            raise TypeError(
+                f"`autocast` must be torch.bfloat16 or None; got {self.autocast!r}: gradients in float16, whose "
+                "range is small, would become 0"
+            )
         if self.clip_norm is not None:
             check_positive("clip_norm", self.clip_norm)
         for name in ("optimizer", "schedule", "loss"):
