@@ -22,6 +22,7 @@ from credibly.core.typing import ArrayLike
 
 __all__ = ["ArraySource", "Data", "LoaderSource", "Source", "as_source", "read_batch"]
 
+_ROWS_TO_LOOK_AT = 8
 _GATHER_BYTES = 2**22  # of inputs gathered at once: many small batches in one go, without a copy of all data
 
 
@@ -121,8 +122,9 @@ class ArraySource(Source):
             yield from self.data.take(order[..., start : start + together]).split(size, axis)
 
     def first(self) -> Data:
-        """The first two rows."""
-        return self.data.take(slice(0, 2))
+        """Up to eight rows, spread over all."""
+        some = min(self.data.num_rows, _ROWS_TO_LOOK_AT)
+        return self.data.take(torch.linspace(0, self.data.num_rows - 1, some, device=self.device).long())
 
     def num_steps(self, batch_size: int | None) -> int:
         """The rows over the batch size, rounded up."""

@@ -2,8 +2,8 @@
 
 A weight is known by its name and by the layers that own it, never by position. A rule holds for it if every use of the
 weight in the graph is a call of a layer with a rule, and if rows of what the layer gives belong to rows of the outputs.
-Both are checked: by counting the uses in the graph, and by passing back directions of one row, which must leave the
-others at 0. Where a rule does not hold, gradients are computed row by row.
+Both are checked: by counting the uses in the graph, and by passing back directions of half of the rows, which must
+leave the others at 0. Where a rule does not hold, gradients are computed row by row.
 """
 
 from collections.abc import Sequence
@@ -24,6 +24,8 @@ from credibly.curvature.uses import Use
 from credibly.model import Core
 
 __all__ = ["Owner", "Plan", "Site", "make_plan", "owners", "random_weights", "use_of"]
+
+_ROWS = 8  # that are looked at; a power of 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,17 +137,17 @@ def make_plan(core: Core, inputs: Inputs, names: Sequence[str]) -> Plan:
     weights = random_weights(core, names)
     found = owners(core, weights)
     modules = list({id(o.module): o.module for group in found.values() for o in group if o.rule is not None}.values())
-    rows = torch.arange(3, device=next(iter(weights.values())).device) % num_rows(inputs)
-    two, _ = _calls(core, modules, take_rows(inputs, rows[:2]))
-    three, outputs = _calls(core, modules, take_rows(inputs, rows))
-    sites = _sites(two, three, outputs)
-    others = _others(found, three, sites, outputs)
+    rows = _spread_rows(num_rows(inputs)).to(next(iter(weights.values())).device)
+    few, _ = _calls(core, modules, take_rows(inputs, rows[:2]))
+    calls, outputs = _calls(core, modules, take_rows(inputs, rows))
+    sites = _sites(few, calls, outputs)
+    others = _others(found, calls, sites, outputs)
     parts = {
-        name: [(n, o.rule) for n, call in enumerate(three) for o in group if o.module is call.module and o.rule]
+        name: [(n, o.rule) for n, call in enumerate(calls) for o in group if o.module is call.module and o.rule]
         for name, group in found.items()
         if name not in others
     }
-    uses = {name: _probed(part, three, sites) for name, part in parts.items()}
+    uses = {name: _probed(part, calls, sites) for name, part in parts.items()}
     numbers = [use.numbers() for group in uses.values() for use in group]
     rest = sum(weights[name].numel() for name in others)
     return Plan(
@@ -155,9 +157,16 @@ def make_plan(core: Core, inputs: Inputs, names: Sequence[str]) -> Plan:
         parts,
         others,
         frozenset(name for name, group in uses.items() if group and not are_alike(group)),
-        sum(fixed for fixed, _ in numbers) // 3,
-        sum(each for _, each in numbers) // 3 + rest,
+        sum(fixed for fixed, _ in numbers) // _ROWS,
+        sum(each for _, each in numbers) // _ROWS + rest,
     )
+
+
+def _spread_rows(num_rows: int) -> Tensor:
+    """The rows to look at: spread over all, as neighbours may be alike; some twice where there are fewer."""
+    if num_rows < _ROWS:
+        return torch.arange(_ROWS) % num_rows
+    return torch.linspace(0, num_rows - 1, _ROWS).long()
 
 
 def _calls(core: Core, modules: list[nn.Module], inputs: Inputs) -> tuple[list[Call], Tensor]:
@@ -167,49 +176,54 @@ def _calls(core: Core, modules: list[nn.Module], inputs: Inputs) -> tuple[list[C
     return calls, outputs
 
 
-def _sites(two: list[Call], three: list[Call], outputs: Tensor) -> list[Site | None]:
-    if len(two) != len(three):
-        raise NotSupportedError("which layers are called depends on the number of rows; there is no rule for that")
-    sites = [_site(a, b) for a, b in zip(two, three, strict=True)]
+def _sites(few: list[Call], calls: list[Call], outputs: Tensor) -> list[Site | None]:
+    if len(few) != len(calls):
+        raise NotSupportedError(
+            "two rows and more call different layers; which layers are called must not depend on the inputs or their number"
+        )
+    sites = [_site(a, b) for a, b in zip(few, calls, strict=True)]
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(outputs.shape, generator=generator, dtype=torch.float64).to(outputs)
-    directions = torch.stack([torch.where(_only(row, noise), noise, 0) for row in range(3)])
-    gradients = backward(outputs, three, directions, keep=False)
+    chosen = _splits(outputs.device)
+    directions = noise * chosen.reshape(len(chosen), _ROWS, *[1] * (outputs.dim() - 1))
+    gradients = backward(outputs, calls, directions, keep=False)
     return [
-        site if site is not None and _is_by_row(gradient, site) else None
+        site if site is not None and _is_by_row(gradient, site, chosen) else None
         for site, gradient in zip(sites, gradients, strict=True)
     ]
 
 
-def _only(row: int, like: Tensor) -> Tensor:
-    rows = torch.arange(len(like), device=like.device) == row
-    return rows.reshape(-1, *[1] * (like.dim() - 1)).expand_as(like)
+def _splits(device: torch.device) -> Tensor:
+    """Halves of the rows, (K, rows), so that of any two rows each is in one without the other."""
+    bits = torch.arange(_ROWS, device=device) >> torch.arange(_ROWS.bit_length() - 1, device=device).unsqueeze(1)
+    halves = bits % 2 == 1
+    return torch.cat([halves, ~halves])
 
 
-def _site(two: Call, three: Call) -> Site | None:
-    layer = rule_of(three.module)
-    found = {_growing(two.inputs.shape, three.inputs.shape), _growing(two.shape, three.shape)}
+def _site(few: Call, call: Call) -> Site | None:
+    layer = rule_of(call.module)
+    found = {_growing(few.inputs.shape, call.inputs.shape), _growing(few.shape, call.shape)}
     site = found.pop()
     if found or site is None or layer is None or not (site.axis == 0 or layer.rows_anywhere):
         return None
     return site
 
 
-def _growing(two: torch.Size, three: torch.Size) -> Site | None:
-    """The one axis that grows with the rows."""
-    if len(two) != len(three):
+def _growing(few: torch.Size, many: torch.Size) -> Site | None:
+    """The one axis that grows with the rows, from two of them."""
+    if len(few) != len(many):
         return None
-    axes = [axis for axis, (m, n) in enumerate(zip(two, three, strict=True)) if m != n]
-    if len(axes) != 1 or two[axes[0]] % 2 or two[axes[0]] * 3 != three[axes[0]] * 2:
+    axes = [axis for axis, (m, n) in enumerate(zip(few, many, strict=True)) if m != n]
+    if len(axes) != 1 or few[axes[0]] % 2 or few[axes[0]] * _ROWS != many[axes[0]] * 2:
         return None
-    return Site(axes[0], two[axes[0]] // 2)
+    return Site(axes[0], few[axes[0]] // 2)
 
 
-def _is_by_row(gradients: Tensor, site: Site) -> bool:
-    """Whether directions of one row of the outputs reach nothing of the others."""
-    by_row = gradients.movedim(site.axis + 1, 1).reshape(3, 3, -1)
+def _is_by_row(gradients: Tensor, site: Site, chosen: Tensor) -> bool:
+    """Whether directions of some rows of the outputs reach nothing of the others."""
+    by_row = gradients.movedim(site.axis + 1, 1).reshape(len(chosen), _ROWS, -1)
     reached = (by_row != 0).any(-1)
-    return not bool((reached & ~torch.eye(3, dtype=torch.bool, device=reached.device)).any())
+    return not bool((reached & ~chosen).any())
 
 
 def _others(

@@ -85,12 +85,12 @@ def _check_determined(precision: PositiveDefinite, prior: PriorTerm) -> None:
 
 def _warn_of_rounding(precision: PositiveDefinite) -> None:
     """Where the prior is so weak that the rounding of the curvature is a part of it."""
-    if isinstance(precision, (LowRankPlusDiagonal, Dense)):  # one leaves such directions out, the other fails
+    if isinstance(precision, Dense):  # which fails
         return
     share = _share_of_rounding(precision)
     if share > _ROUNDED:
         warnings.warn(
-            f"rounding has a share of some {share:.0%} or more in the largest variance of a weight, because the prior "
+            f"rounding has a share of some {share:.0%} or more in the variance of a weight, because the prior "
             "is weak beside the curvature: use a stronger prior, or a network of float64",
             ConvergenceWarning,
             stacklevel=2,
@@ -98,7 +98,12 @@ def _warn_of_rounding(precision: PositiveDefinite) -> None:
 
 
 def _share_of_rounding(precision: PositiveDefinite) -> float:
-    """Of the largest variance: it times the rounding of the largest eigenvalue, roughly."""
+    """Of a variance, roughly: of the largest it times the rounding of the largest eigenvalue.
+
+    Of a sum with a matrix of low rank it is the least variance that suffers.
+    """
+    if isinstance(precision, LowRankPlusDiagonal):
+        return precision.share_of_rounding()
     if isinstance(precision, Dense):
         variance = precision.factor.diagonal().min() ** -2
     else:

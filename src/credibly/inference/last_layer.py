@@ -6,10 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from credibly.core.data import Data, Source
+from credibly.core.errors import NotSupportedError
 from credibly.core.inputs import num_rows, take_rows
 from credibly.core.params import evaluating, module_device
 from credibly.core.randomness import seeded
 from credibly.core.typing import Inputs
+from credibly.curvature.recording import graph_leaves
 from credibly.model import Model
 
 __all__ = ["Head", "head_of"]
@@ -55,8 +57,17 @@ class Head:
 
     def _features(self, batch: Data) -> Tensor:
         rows = range(0, num_rows(batch.inputs), _ROWS)
-        parts = [_seen(self.body, self.layer, take_rows(batch.inputs, slice(k, k + _ROWS)))[0] for k in rows]
-        return torch.cat(parts)
+        with torch.no_grad():
+            return torch.cat([self._read_by_layer(take_rows(batch.inputs, slice(k, k + _ROWS))) for k in rows])
+
+    def _read_by_layer(self, inputs: Inputs) -> Tensor:
+        call, outputs = _seen(self.body, self.layer, inputs)
+        if call is None or not call.gave(outputs):
+            raise NotSupportedError(
+                f"`{self.layer}` gives the network's outputs for the first rows and not for others; which layers are "
+                "called must not depend on the inputs"
+            )
+        return call.inputs
 
 
 def head_of(model: Model, names: tuple[str, ...], inputs: Inputs) -> Head | None:
@@ -69,39 +80,46 @@ def head_of(model: Model, names: tuple[str, ...], inputs: Inputs) -> Head | None
     """
     owners = {name.removeprefix("net.").rpartition(".")[0] for name in names}
     layer = owners.pop() if len(owners) == 1 else ""
-    if not layer or model.offset is not None or _is_tied(model, layer):
+    if not layer or model.offset is not None:
         return None
-    with seeded(0, "record", device=module_device(model)):
-        features, given, outputs = _seen(model, layer, take_rows(inputs, slice(0, 2)))
-    if not isinstance(features, Tensor) or len(features) != len(outputs) or not _same(given, outputs):
+    with torch.enable_grad(), seeded(0, "record", device=module_device(model)):
+        call, outputs = _seen(model, layer, take_rows(inputs, slice(0, 2)))
+    if call is None or len(call.inputs) != len(outputs) or not call.gave(outputs):
+        return None
+    own = {id(weight) for weight in model.net.get_submodule(layer).parameters()}
+    if any(id(leaf) in own for leaf in graph_leaves(call.inputs)):  # what it reads depends on its weights, as tied ones
         return None
     net = _Path(layer, model.net.get_submodule(layer))
     return Head(Model(net, model.likelihood, model.prior, noise_prior=model.noise_prior), model, layer)
 
 
-def _is_tied(model: Model, layer: str) -> bool:
-    """Whether another layer has a weight of this one: what it gives is then not the same in every draw."""
-    own = [id(weight) for weight in model.net.get_submodule(layer).parameters()]
-    every = [id(weight) for _, weight in model.net.named_parameters(remove_duplicate=False)]
-    return any(every.count(each) > 1 for each in own)
+@dataclass(frozen=True, eq=False)
+class _Call:
+    """What a layer read and gave, and how often that had been written to by then."""
+
+    inputs: Tensor
+    given: Tensor
+    version: int
+
+    def gave(self, outputs: Tensor) -> bool:
+        """Whether what it gave is what the network gave: the very numbers, not some that are equal in these rows."""
+        same = self.given.data_ptr() == outputs.data_ptr() and self.given.stride() == outputs.stride()
+        return same and self.given.shape == outputs.shape and self.given._version == self.version
 
 
-def _seen(model: Model, layer: str, inputs: Inputs) -> tuple[Tensor, object, Tensor]:
-    """What the layer read, what it gave, and the network's outputs; nothing of several calls or arguments."""
-    calls: list[tuple[object, object]] = []
+def _seen(model: Model, layer: str, inputs: Inputs) -> tuple[_Call | None, Tensor]:
+    """The call of the layer, None where there are several or it is one of several arguments; the network's outputs."""
+    calls: list[_Call | None] = []
 
     def note(part: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], given: object) -> None:  # noqa: ARG001
-        calls.append((args[0] if len(args) == 1 and not kwargs else None, given))
+        read = args[0] if len(args) == 1 and not kwargs else None
+        both = isinstance(read, Tensor) and isinstance(given, Tensor)
+        calls.append(_Call(read, given, given._version) if both else None)  # type: ignore[arg-type, attr-defined]
 
     handle = model.net.get_submodule(layer).register_forward_hook(note, with_kwargs=True)
     try:
-        with torch.no_grad(), evaluating(model.core):
-            outputs = model.core(inputs, "outputs")
+        with evaluating(model.core):
+            outputs: Tensor = model.core(inputs, "outputs")
     finally:
         handle.remove()
-    features, given = calls[0] if len(calls) == 1 else (None, None)
-    return features, given, outputs  # type: ignore[return-value]
-
-
-def _same(given: object, outputs: Tensor) -> bool:
-    return isinstance(given, Tensor) and given.shape == outputs.shape and torch.equal(given, outputs)
+    return calls[0] if len(calls) == 1 else None, outputs

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from credibly.core.errors import NotSupportedError
 from credibly.core.inputs import leaves, num_rows, take_rows
 from credibly.core.typing import Inputs, Params
 from credibly.posteriors.evaluation import is_mappable
@@ -73,8 +74,20 @@ def _draws_at_once(net: nn.Module, rows: int) -> int:
 
 @contextmanager
 def _twice_differentiable(net: nn.Module, inputs: Inputs) -> Iterator[None]:
-    """Without the fused kernels that can be differentiated only once, for a while."""
+    """Without the fused kernels that can be differentiated only once, for a while.
+
+    Raises:
+        NotSupportedError: a layer that has no other.
+    """
     on_cuda = any(leaf.is_cuda for leaf in leaves(inputs)) and not is_mappable(net)
     plain: AbstractContextManager[None] = torch.backends.cudnn.flags(enabled=False) if on_cuda else nullcontext()
-    with sdpa_kernel(SDPBackend.MATH), plain:
-        yield
+    try:
+        with sdpa_kernel(SDPBackend.MATH), plain:
+            yield
+    except RuntimeError as error:
+        if "the derivative for" not in str(error):
+            raise
+        raise NotSupportedError(
+            f"draws of the linearised network take gradients of gradients, which a layer does not have ({error}); "
+            "predict by the network at drawn weights, Laplace(linearized=False)"
+        ) from error

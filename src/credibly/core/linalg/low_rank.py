@@ -8,7 +8,7 @@ With V = D^-1/2 F and the k eigenvalues s of V'V = W diag(s) W', functions of I 
 
 so that nothing larger than (d, k) is stored, and no eigenvalue divides. The inverse is what is left of the identity
 once the span of V is taken out of it: where that is little, as in a direction that many data determine, it is the
-difference of two numbers near 1. It is computed in double precision; roots, whose squares it is, need none.
+difference of two numbers near 1. It and its root are computed in double precision.
 """
 
 from dataclasses import dataclass
@@ -57,6 +57,11 @@ class LowRankPlusDiagonal(PositiveDefinite):
         basis, eigenvalues = self._spectrum
         return basis.to(self.factor.dtype), eigenvalues.to(self.factor.dtype)
 
+    def share_of_rounding(self) -> float:
+        """How much of the inverse's least variance, 1 / (1 + s) beside 1, is rounding."""
+        rank = self.factor.shape[1]
+        return rank * float(self._spectrum[1].max()) * torch.finfo(torch.float64).eps if rank else 0.0
+
     def matmul(self, x: Tensor) -> Tensor:
         """Both parts."""
         return x * self.values + (x @ self.factor) @ self.factor.mT
@@ -75,9 +80,10 @@ class LowRankPlusDiagonal(PositiveDefinite):
 
     def inverse_root(self, x: Tensor) -> Tensor:
         """D^-1/2 (I + V V')^-1/2."""
-        basis, eigenvalues = self._rounded
+        basis, eigenvalues = self._spectrum
         stretch = (1 + eigenvalues).sqrt()
-        return _identity_plus(basis, -1 / (stretch * (stretch + 1)), x) / self.values.sqrt()
+        rooted = _identity_plus(basis, -1 / (stretch * (stretch + 1)), x.double()) / self.values.double().sqrt()
+        return rooted.to(x.dtype)
 
     def logdet(self) -> Tensor:
         """That of D plus that of I + V'V."""
