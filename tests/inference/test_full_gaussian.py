@@ -143,14 +143,14 @@ def test_the_divergence_is_that_of_torch_and_both_gradients_are_its(name, prior)
     divergence = kl_divergence(dense, as_torch(PRIORS[prior](), layout))
     expected = torch.autograd.grad(-divergence, q.leaves, retain_graph=True)
     generator = torch.Generator().manual_seed(0)
-    value = DrawnWeights(q, term, layout, 1.0, path_gradient=False).step(generator, {}).value
+    value = DrawnWeights(q, term, layout, 1.0, path_gradient=False).step(generator, {}, 1).value
     torch.testing.assert_close(value, -divergence, rtol=1e-8, atol=1e-8)
     for ours, theirs in zip(torch.autograd.grad(value, q.leaves), expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-8)
     path = DrawnWeights(q, term, layout, 1.0, path_gradient=True)
     draws = []
     for _ in range(500):
-        value = path.step(generator, {}).value
+        value = path.step(generator, {}, 1).value
         torch.testing.assert_close(value, -divergence, rtol=1e-8, atol=1e-8)
         draws.append(torch.cat([each.flatten() for each in torch.autograd.grad(value, q.leaves)]))
     table = torch.stack(draws)

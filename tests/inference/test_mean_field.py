@@ -14,6 +14,7 @@ from torch.distributions import Normal, kl_divergence
 from credibly import Data, Model, inference, likelihoods, priors
 from credibly.core.data import as_source
 from credibly.core.errors import NotFiniteError, NotSupportedError
+from credibly.core.inputs import num_rows
 from credibly.inference import Ensemble, Flipout, LocalReparameterization, MeanField, WeightDraw
 from credibly.inference.base import prepare
 from credibly.training import EarlyStopping, FocalLoss, linear
@@ -41,12 +42,12 @@ def trainee(model, rows, estimator, *, scale=0.3, num_data=None, temperature=1.0
     return Variational(own, noise, objective, None, None, seed)
 
 
-def step(ours, index=0):
-    return ours.noise.step(ours._steps.generator(index), ours._points)
+def step(ours, index=0, rows=1):
+    return ours.noise.step(ours._steps.generator(index), ours._points, rows)
 
 
 def outputs_of(ours, inputs, index):
-    drawn = step(ours, index)
+    drawn = step(ours, index, num_rows(inputs))
     with torch.no_grad(), drawn.context:
         return torch.func.functional_call(ours.core, drawn.params, (inputs, "outputs"))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, TensorDataset, WeightedRandomSampler
 
 from credibly.core.checks import as_tensor, check_finite, check_same_rows
 from credibly.core.errors import NotFiniteError, ShapeError
@@ -333,10 +333,14 @@ def _loader(dataset: Dataset[Any], batch_size: int | None) -> DataLoader[Any]:
 def _loader_rows(loader: DataLoader[Any]) -> int:
     whole_batches = loader.batch_sampler is None  # what the sampler counts are then batches, not rows
     try:
-        if not whole_batches:
-            return len(loader.sampler)  # type: ignore[arg-type]
+        if isinstance(loader.sampler, RandomSampler) and not whole_batches:
+            return len(loader.sampler.data_source)  # whatever it draws in a pass
+        rows = len(loader.sampler)  # type: ignore[arg-type]
+        weighed = isinstance(loader.sampler, WeightedRandomSampler) and rows != len(loader.dataset)  # type: ignore[arg-type]
+        if not (whole_batches or weighed):
+            return rows
     except TypeError:
         pass
     raise ValueError(
-        "the loader does not know its number of rows; pass Data(loader, num_data=...) with the number of training rows"
+        "the loader does not tell the number of training rows; pass Data(loader, num_data=...) with that number"
     )

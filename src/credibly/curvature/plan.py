@@ -179,7 +179,8 @@ def _calls(core: Core, modules: list[nn.Module], inputs: Inputs) -> tuple[list[C
 def _sites(few: list[Call], calls: list[Call], outputs: Tensor) -> list[Site | None]:
     if len(few) != len(calls):
         raise NotSupportedError(
-            "two rows and more call different layers; which layers are called must not depend on the inputs or their number"
+            "two rows and more call different layers; which layers are called must not depend on the inputs, nor on "
+            "how many there are"
         )
     sites = [_site(a, b) for a, b in zip(few, calls, strict=True)]
     generator = torch.Generator().manual_seed(0)

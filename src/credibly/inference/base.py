@@ -31,6 +31,7 @@ from credibly.core.typing import Inputs, Params
 from credibly.inference.reach import reached_outputs
 from credibly.model import Model
 from credibly.posteriors.base import Posterior
+from credibly.standardization import same_transform
 from credibly.training.objective import counted
 
 __all__ = ["InferenceMethod", "Problem", "Start", "prepare"]
@@ -185,6 +186,24 @@ def read(model: Model, data: Any, batch_size: int | None = None, seed: int = 0) 
     return as_source(data, floating_dtype(model), module_device(model), batch_size=batch_size, seed=seed)
 
 
+def check_precision(method: str, weights: Params, *, bfloat16: bool = False) -> None:
+    """Whether a method can keep variances of the weights: all of one precision, and of enough of it.
+
+    Args:
+        method: its name.
+        weights: those that are random.
+        bfloat16: whether that is enough.
+    """
+    found = {weight.dtype for weight in weights.values()}
+    enough = {torch.float32, torch.float64} | ({torch.bfloat16} if bfloat16 else set())
+    if len(found) > 1 or not found <= enough:
+        names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in found))
+        raise NotSupportedError(
+            f"{method} needs all weights in float32, or all in float64; got {names}. For a forward pass in lower "
+            "precision keep float32 weights and give `autocast`"
+        )
+
+
 def check_recipe(method: str, train: object) -> None:
     """Whether a method that works on a trained network can have it trained so, or by nothing, which is None.
 
@@ -243,7 +262,7 @@ def with_transforms_of(model: Model, start: Start) -> Model:
     for name in ("inputs", "targets"):
         own, brought = getattr(model, name), getattr(start.model, name)
         is_fitted = isinstance(own, nn.Module)
-        if (own is None) != (brought is None) or (is_fitted and not own.same_as(brought)):
+        if (own is None) != (brought is None) or (is_fitted and not same_transform(own, brought)):
             raise ValueError(
                 f"`start` was fitted with another standardisation of `{name}`; use its own model, start.to_model()"
             )
@@ -265,7 +284,9 @@ def begin(model: Model, start: Start) -> Model:
             )
         source = start.to_model().core
         check_params(trainable_params(source), trainable_params(model.core))
-        load_params(model.core, {**trainable_params(source), **network_buffers(source)})
+        weights: Params = dict(source.named_parameters())  # the frozen ones too, which the others were trained beside
+        check_params(weights, {**dict(model.core.named_parameters())})
+        load_params(model.core, {**weights, **network_buffers(source)})
         set_known_rates(model.net, learned_rates(source.net))
         return model
     if not isinstance(start, dict):

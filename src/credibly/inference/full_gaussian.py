@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from credibly.core.checks import check_positive
 from credibly.core.errors import NotSupportedError
 from credibly.core.typing import Params
-from credibly.inference.base import Problem
+from credibly.inference.base import Problem, check_precision
 from credibly.inference.variational import VariationalMethod
 from credibly.training.variational import DrawnWeights
 from credibly.training.variational_approximations import FullCovariance
@@ -42,6 +42,7 @@ class FullGaussian(VariationalMethod):
     def _noise(
         self, problem: Problem, random: Params, prior: PriorTerm, layout: FlatWeights, seed: int
     ) -> DrawnWeights:
+        check_precision("FullGaussian", random)
         mean = layout.flat(random)
         needed = _TABLES * len(mean) ** 2 * mean.element_size()
         if needed > self.max_bytes:

@@ -22,7 +22,7 @@ from credibly.core.linalg.diagonal import Diagonal
 from credibly.core.params import network_weights, training_mode
 from credibly.core.randomness import base_seed, seeded
 from credibly.core.typing import Params
-from credibly.inference.base import InferenceMethod, Problem, Start, prepare
+from credibly.inference.base import InferenceMethod, Problem, Start, check_precision, prepare
 from credibly.model import Model
 from credibly.posteriors.gaussian import GaussianPosterior
 from credibly.posteriors.info import Info
@@ -130,7 +130,7 @@ class IVON(InferenceMethod):
         model = training_mode(problem.model)
         model.likelihood.check_density()
         weights = network_weights(model.core)
-        _check_weights(weights)
+        check_precision("IVON", weights)
         num_data = problem.source.num_data
         options = NewtonOptions(
             num_samples=self.num_samples,
@@ -194,16 +194,6 @@ def _objective(model: Model, num_data: int) -> LogJoint:
     objective = LogJoint.of(model, num_data, with_prior=False, loss=None, class_weights=None)
     has_prior = not isinstance(model.noise_prior, Flat)
     return LogJoint(objective.likelihood, log_prior if has_prior else None, num_data, objective.log_scale)
-
-
-def _check_weights(weights: Params) -> None:
-    precisions = {weight.dtype for weight in weights.values()}
-    if len(precisions) > 1 or not precisions <= {torch.float32, torch.float64}:
-        names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in precisions))
-        raise NotSupportedError(
-            f"IVON needs all weights in float32, or all in float64; got {names}. For a forward pass in lower precision "
-            "keep float32 weights and give `autocast`"
-        )
 
 
 def _prior_precision(prior: Prior, weights: Params) -> Tensor:

@@ -11,7 +11,7 @@ from credibly.core.checks import check_count
 from credibly.core.params import module_device
 from credibly.core.randomness import Stream
 from credibly.core.typing import Params
-from credibly.inference.base import Problem
+from credibly.inference.base import Problem, check_precision
 from credibly.inference.variational import VariationalMethod
 from credibly.training.variational import DrawnWeights
 from credibly.training.variational_approximations import LowRankCovariance
@@ -40,6 +40,7 @@ class LowRankGaussian(VariationalMethod):
     def _noise(
         self, problem: Problem, random: Params, prior: PriorTerm, layout: FlatWeights, seed: int
     ) -> DrawnWeights:
+        check_precision("LowRankGaussian", random)
         mean = layout.flat(random)
         noise = Stream(seed, "init", module_device(problem.model)).normal(len(mean), 0, self.rank, mean.dtype)
         q = LowRankCovariance(mean, self.initial_scale, self.rank, noise.mT.contiguous())

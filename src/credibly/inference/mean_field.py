@@ -8,7 +8,7 @@ variances the inverse diagonal of the posterior's precision: too small where wei
 from dataclasses import dataclass, field
 
 from credibly.core.typing import Params
-from credibly.inference.base import Problem
+from credibly.inference.base import Problem, check_precision
 from credibly.inference.variational import VariationalMethod
 from credibly.training.variational import Noise, NoisyLayers
 from credibly.training.variational_approximations import Independent
@@ -36,6 +36,7 @@ class MeanField(VariationalMethod):
             raise TypeError(f"`estimator` must be an estimator such as Flipout(); got {self.estimator!r}")
 
     def _noise(self, problem: Problem, random: Params, prior: PriorTerm, layout: FlatWeights, seed: int) -> Noise:
+        check_precision("MeanField", random, bfloat16=True)
         plan = self.estimator.plan(find_uses(problem.model.core, problem.source.first().inputs, random))
         q = Independent(layout.flat(random), self.initial_scale)
         return NoisyLayers(q, prior, layout, self.temperature, plan=plan)

@@ -45,7 +45,7 @@ from credibly.core.linalg.low_rank import LowRankPlusDiagonal
 from credibly.core.params import load_params, module_device, network_weights, stack
 from credibly.core.randomness import base_seed, seeded
 from credibly.core.typing import Params
-from credibly.inference.base import InferenceMethod, Start, prepare
+from credibly.inference.base import InferenceMethod, Start, check_precision, prepare
 from credibly.model import Model, weighted_rows
 from credibly.posteriors.base import WeightPosterior
 from credibly.posteriors.draws import DrawPosterior
@@ -136,7 +136,7 @@ class PyroGuide(InferenceMethod):
         problem = prepare(model, data, validation=validation, start=start, batch_size=self.batch_size, seed=seed)
         own = problem.model
         own.likelihood.check_density()
-        network_weights(own.core)  # one at least
+        check_precision("PyroGuide", network_weights(own.core))
         program = PyroProgram(own, problem.source.num_data)
         device = problem.source.device
         with pyro.get_param_store().scope(), torch.enable_grad():

@@ -26,7 +26,7 @@ from credibly.core.linalg.diagonal import Diagonal
 from credibly.core.linalg.low_rank import LowRankPlusDiagonal
 from credibly.core.params import network_weights, trainable_params
 from credibly.core.randomness import base_seed, derived_seed
-from credibly.inference.base import InferenceMethod, Problem, Start, check_begins, check_recipe
+from credibly.inference.base import InferenceMethod, Problem, Start, check_begins, check_precision, check_recipe
 from credibly.inference.point import PointMethod
 from credibly.model import Model
 from credibly.posteriors.base import Posterior, WeightPosterior
@@ -144,6 +144,7 @@ class SWAG(PointMethod):
     def _objective(self, problem: Problem) -> LogJoint:
         """The log joint; what has no density has none."""
         problem.model.likelihood.check_density()
+        check_precision("SWAG", network_weights(problem.model.core), bfloat16=True)
         return super()._objective(problem)
 
     def _options(self) -> TrainingOptions:

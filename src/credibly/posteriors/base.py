@@ -5,7 +5,7 @@ One draw is one function: within a draw the same weights, or the same dropout ma
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
@@ -27,8 +27,9 @@ from credibly.posteriors.evaluation import concatenated
 from credibly.posteriors.info import Info
 from credibly.priors.base import Prior
 from credibly.priors.gaussian import GaussianPrior
+from credibly.standardization import same_transform
 
-__all__ = ["DEFAULT_NUM_DRAWS", "Posterior", "WeightPosterior", "stored_draws"]
+__all__ = ["DEFAULT_NUM_DRAWS", "Posterior", "WeightPosterior", "check_alike", "network_randomness", "stored_draws"]
 
 DEFAULT_NUM_DRAWS = 100
 _DATASET_ROWS = 1024
@@ -208,6 +209,31 @@ class WeightPosterior(Posterior):
         read = self.model.read_inputs(inputs)
         with network_randomness(self.model, seed):
             return cast("Tensor", self._evaluate(read, "outputs", num_draws, seed))
+
+
+def check_alike(members: Sequence[Posterior]) -> None:
+    """Whether parameters of all members mean the same: one kind of likelihood, and one standardisation.
+
+    Raises:
+        TypeError: one is no posterior.
+        ValueError: they do not.
+    """
+    for member in members:
+        if not isinstance(member, Posterior):
+            raise TypeError(f"members must be posteriors; got {type(member).__name__}")
+        model, first = member.model, members[0].model
+        kinds = [(type(own), axes) for own, axes in (each.likelihood.elements() for each in (model, first))]
+        if kinds[0] != kinds[1]:
+            raise ValueError(
+                f"members must have one kind of likelihood; got {type(first.likelihood).__name__} and "
+                f"{type(model.likelihood).__name__}"
+            )
+        odd = [name for name in ("inputs", "targets") if not same_transform(getattr(model, name), getattr(first, name))]
+        if odd:
+            raise ValueError(
+                f"members must share the standardisation of `{odd[0]}`, and these were fitted with different ones; fit "
+                "them to one model with fitted transforms, Model(..., inputs=, targets=) of another's model"
+            )
 
 
 def network_randomness(model: Model, seed: int | None) -> AbstractContextManager[None]:

@@ -9,7 +9,7 @@ from credibly.core.errors import ShapeError
 from credibly.core.params import load_params, network_buffers, stack, trainable_params
 from credibly.core.typing import Inputs, Params
 from credibly.model import Model, Want
-from credibly.posteriors.base import WeightPosterior, stored_draws
+from credibly.posteriors.base import WeightPosterior, check_alike, stored_draws
 from credibly.posteriors.evaluation import Evaluator, grad_if_needed
 from credibly.posteriors.info import Info
 from credibly.posteriors.point import PointPosterior
@@ -57,6 +57,7 @@ class DrawPosterior(WeightPosterior):
         """
         if not points:
             raise ValueError("`points` must hold at least one posterior; got none")
+        check_alike(points)
         cores = [point.model.core for point in points]
         own_buffers = [network_buffers(core) for core in cores]
         return cls(points[0].model, info, stack([trainable_params(core) for core in cores]), stack(own_buffers))

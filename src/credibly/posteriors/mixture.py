@@ -12,7 +12,7 @@ from credibly.core.typing import ArrayLike
 from credibly.distributions.mixture import combined
 from credibly.distributions.predictive import Predictive
 from credibly.model import Model
-from credibly.posteriors.base import DEFAULT_NUM_DRAWS, Posterior, stored_draws
+from credibly.posteriors.base import DEFAULT_NUM_DRAWS, Posterior, check_alike, stored_draws
 from credibly.posteriors.evaluation import concatenated
 from credibly.posteriors.info import Info
 from credibly.priors.base import Prior
@@ -31,6 +31,7 @@ class MixturePosterior(Posterior):
     def __init__(self, members: Sequence[Posterior], info: Info) -> None:
         if not members:
             raise ValueError("`members` must hold at least one posterior; got none")
+        check_alike(members)
         super().__init__(members[0].model, info)
         self.members = list(members)
 
@@ -53,7 +54,8 @@ class MixturePosterior(Posterior):
         share, rest = divmod(total, len(self.members))
         if share == 0:
             raise ValueError(f"`num_draws` must be at least the number of members, {len(self.members)}; got {total}")
-        return [share + (index < rest) for index in range(len(self.members))]
+        wanted = [share + (index < rest) for index in range(len(self.members))]
+        return [min(own, member.num_stored or own) for own, member in zip(wanted, self.members, strict=True)]
 
     def _asked(self, num_draws: int | None, seed: int | None) -> Iterator[tuple[Posterior, int, int]]:
         base = base_seed(seed)
@@ -64,7 +66,10 @@ class MixturePosterior(Posterior):
     def parameters(
         self, inputs: ArrayLike, *, num_draws: int | None = None, seed: int | None = None
     ) -> dict[str, Tensor]:
-        """The members' parameters one after another on the draw axis, as equal a number from each as can be."""
+        """The members' parameters one after another on the draw axis, as equal a number from each as can be.
+
+        A member that stores fewer gives those; `predict` weighs members alike all the same.
+        """
         return concatenated(
             [
                 member.parameters(inputs, num_draws=share, seed=own)

@@ -96,6 +96,9 @@ class GaussianPrior(Prior):
             ValueError: other names than those of the mean.
             ShapeError: another shape.
         """
+        if params.keys() > self._shapes.keys():
+            others = [name for name in params if name not in self._shapes]
+            raise ValueError(f"the prior has no density over {others}; it covers {list(self.names)}")
         check_params(params, self.mean, "params")
         flat = torch.cat([params[name].reshape(-1) for name in self.names])
         offset = flat - self.location.to(flat)

@@ -118,3 +118,5 @@ class TrainingOptions:
             raise TypeError(f"`average` must be SWA(...), EMA(...) or None; got {self.average!r}")
         if callable(self.callbacks):
             raise TypeError("`callbacks` must be a list of callables; got a single one")
+        if not all(callable(each) for each in self.callbacks):
+            raise TypeError(f"`callbacks` must be a list of callables; got {list(self.callbacks)}")

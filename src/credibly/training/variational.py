@@ -27,7 +27,7 @@ from credibly.training.dropout import TrainingDropout
 from credibly.training.objective import LogJoint, counted
 from credibly.training.trainee import Trainee
 from credibly.training.variational_approximations import Approximation, Independent, scales_and_penalty
-from credibly.training.variational_estimators import LayerNoise, Plan
+from credibly.training.variational_estimators import LayerNoise, Plan, UnplannedUseError
 from credibly.training.variational_priors import DrawnPrior, FlatWeights, IndependentGaussian, PriorTerm
 
 __all__ = ["DrawnWeights", "Noise", "NoisyLayers", "Step", "Variational"]
@@ -68,8 +68,12 @@ class Noise(ABC):
         self.temperature = temperature
 
     @abstractmethod
-    def step(self, generator: torch.Generator, points: Params) -> Step:
-        """The draws of one step."""
+    def step(self, generator: torch.Generator, points: Params, rows: int) -> Step:
+        """The draws of one step, for a batch of so many rows."""
+
+    def change(self, found: UnplannedUseError) -> None:
+        """Treat a layer as it turned out to act."""
+        raise found
 
     def normal(self, generator: torch.Generator) -> Tensor:
         """The noise of one draw from q."""
@@ -95,7 +99,7 @@ class DrawnWeights(Noise):
         super().__init__(q, prior, layout, temperature)
         self._path_gradient = path_gradient
 
-    def step(self, generator: torch.Generator, points: Params) -> Step:
+    def step(self, generator: torch.Generator, points: Params, rows: int) -> Step:
         """The value is in closed form where it has one, whatever its gradient."""
         weights = self.q.draw(self.normal(generator))
         at_draw = self.prior.log_prob(weights, points)
@@ -124,14 +128,21 @@ class NoisyLayers(Noise):
         self, q: Independent, prior: PriorTerm, layout: FlatWeights, temperature: float, *, plan: Plan
     ) -> None:
         super().__init__(q, prior, layout, temperature)
-        self.plan = plan
         zero = torch.zeros((), dtype=q.mean.dtype, device=q.mean.device)
         self._closed = (prior.loc, prior.precision) if isinstance(prior, IndependentGaussian) else (None, zero)
         self._constant = temperature * q.entropy_constant
-        self._drawn_names = [name for name in layout.shapes if name not in plan.local_names | plan.flipped_names]
-        self._draws = bool(plan.flipped or self._drawn_names) or isinstance(prior, DrawnPrior)
+        self._follow(plan)
 
-    def step(self, generator: torch.Generator, points: Params) -> Step:
+    def _follow(self, plan: Plan) -> None:
+        self.plan = plan
+        self._drawn_names = [name for name in self.layout.shapes if name not in plan.local_names | plan.flipped_names]
+        self._draws = bool(plan.flipped or self._drawn_names) or isinstance(self.prior, DrawnPrior)
+
+    def change(self, found: UnplannedUseError) -> None:
+        """One draw of the layer's weights from now on."""
+        self._follow(self.plan.without(found.weight, found.why))
+
+    def step(self, generator: torch.Generator, points: Params, rows: int) -> Step:
         """Scales and divergence in one pass over the vectors, and no noise where no weight is drawn."""
         scales, value = scales_and_penalty(self.q.mean, self.q.log_scale, *self._closed, self.temperature)
         params, deviations = self.layout.named(self.q.mean), {}
@@ -142,7 +153,7 @@ class NoisyLayers(Noise):
             drawn = self.layout.named(self.q.mean + deviation)
             params |= {name: drawn[name] for name in self._drawn_names}
         variances = self.layout.named(scales.square()) if self.plan.local else {}
-        noise = LayerNoise(self.plan, params, variances, deviations, generator)
+        noise = LayerNoise(self.plan, params, variances, deviations, rows, generator)
         value = value + self._constant + self._rest_of_prior(scales, deviation, points)
         return Step(params, noise, value)
 
@@ -197,9 +208,13 @@ class Variational(Trainee):
 
     def objectives(self, batch: Data, step: int) -> Tensor:
         """One value."""
-        drawn = self.noise.step(self._steps.generator(step), self._points)
-        with self._dropout_of(batch, step), self._weights.of(drawn.params), drawn.context:
-            parameters = self.core(batch.inputs, "parameters", self._autocast)
+        drawn = self.noise.step(self._steps.generator(step), self._points, batch.num_rows)
+        try:
+            with self._dropout_of(batch, step), self._weights.of(drawn.params), drawn.context:
+                parameters = self.core(batch.inputs, "parameters", self._autocast)
+        except UnplannedUseError as found:
+            self.noise.change(found)
+            return self.objectives(batch, step)
         value = drawn.value + self._noise_prior.log_prob(self._learned) if self._learned else drawn.value
         return self._objective(parameters, {}, batch) + value / self._objective.num_data
 

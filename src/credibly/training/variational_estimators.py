@@ -15,6 +15,8 @@ the gradient.
   throughout. One table of signs for inputs and one for outputs serves all layers, whose deviations are independent.
 
 A layer that an estimator cannot treat is left to the next: local reparameterisation, flipout, one draw of the weight.
+What a layer does is seen on a few rows beforehand, and watched in every step: one that acts otherwise on later rows, as
+where sequences are longer, takes one draw from then on.
 Where rows are mixed, as by BatchNorm in training, each row's neighbours have draws of their own under all but
 `WeightDraw`.
 """
@@ -33,7 +35,7 @@ from credibly.training.variational_layers import flipped_linear, local_linear
 from credibly.training.variational_signs import flip_signs, sign_bits
 from credibly.training.variational_uses import LAYERS, Layer, Uses
 
-__all__ = ["Estimator", "Flipout", "LayerNoise", "LocalReparameterization", "Plan", "WeightDraw"]
+__all__ = ["Estimator", "Flipout", "LayerNoise", "LocalReparameterization", "Plan", "UnplannedUseError", "WeightDraw"]
 
 
 class Estimator(ABC):
@@ -101,6 +103,25 @@ class Plan:
         """Weights and biases of the layers that turn signs."""
         return _names(self.flipped)
 
+    def without(self, weight: str, why: str) -> "Plan":
+        """The plan with the weight's layer left to one draw."""
+        local, flipped = (tuple(x for x in some if x.weight != weight) for some in (self.local, self.flipped))
+        return Plan(local, flipped, "; ".join(filter(None, [self.reason, f"WeightDraw for `{weight}`: {why}"])))
+
+
+class UnplannedUseError(Exception):
+    """A layer acts otherwise in this step than in the rows by which its noise was planned.
+
+    Args:
+        weight: of the layer.
+        why: what it does.
+    """
+
+    def __init__(self, weight: str, why: str) -> None:
+        super().__init__(weight, why)
+        self.weight = weight
+        self.why = why
+
 
 def _names(layers: Sequence[Layer]) -> set[str]:
     return {name for layer in layers for name in (layer.weight, layer.bias) if name is not None}
@@ -122,7 +143,11 @@ class LayerNoise(TorchFunctionMode):
         means: the weights that the network is called with, by name.
         variances: of the weights of the local layers, by name.
         deviations: one draw of those of the flipped layers, by name.
+        rows: how many there are in the step.
         generator: of the noise of the rows.
+
+    Raises:
+        UnplannedUseError: a layer that does, from within the network.
     """
 
     def __init__(
@@ -131,26 +156,38 @@ class LayerNoise(TorchFunctionMode):
         means: dict[str, Tensor],
         variances: dict[str, Tensor],
         deviations: dict[str, Tensor],
+        rows: int,
         generator: torch.Generator,
     ) -> None:
         super().__init__()
-        signs = _Signs(plan.flipped, generator)
-        self._rules: dict[int, Callable[..., Tensor]] = {}
+        signs = _Signs(plan.flipped, rows, generator)
+        self._rows = rows
+        self._rules: dict[int, tuple[Layer, _Local | _Flipped]] = {}
+        self._seen: set[int] = set()
         for layer in plan.local:
-            spread = _of(variances, layer)
-            self._rules[id(means[layer.weight])] = _Local(*spread, generator)
+            self._rules[id(means[layer.weight])] = layer, _Local(*_of(variances, layer), generator)
         for layer in plan.flipped:
-            self._rules[id(means[layer.weight])] = _Flipped(*_of(deviations, layer), signs)
+            self._rules[id(means[layer.weight])] = layer, _Flipped(*_of(deviations, layer), signs)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         if func in LAYERS:
-            rule = self._rules.get(id(args[1] if len(args) > 1 else kwargs["weight"]))
-            if rule is not None:
+            key = id(args[1] if len(args) > 1 else kwargs["weight"])
+            if key in self._rules:
+                layer, rule = self._rules[key]
+                self._watch(key, layer, args[0] if args else kwargs["input"])
                 return rule(func, *args, **kwargs)
         return func(*args, **kwargs)
+
+    def _watch(self, key: int, layer: Layer, inputs: Tensor) -> None:
+        """Whether a layer acts at most once on every row, and only on positions if it did."""
+        if key in self._seen:
+            raise UnplannedUseError(layer.weight, "its layer is used in more places in later rows")
+        if len(inputs) > self._rows or not (layer.has_positions or inputs.dim() == 2):
+            raise UnplannedUseError(layer.weight, "its layer's input does not have one entry per row in later rows")
+        self._seen.add(key)
 
 
 def _of(values: dict[str, Tensor], layer: Layer) -> tuple[Tensor, Tensor | None]:
@@ -230,12 +267,13 @@ class _Flipped:
 
 
 class _Signs:
-    """The signs of a step, made when the first layer shows how many rows there are.
+    """The signs of a step, made when the first layer asks for some.
 
     Layers share them: each takes as many of its side as it has inputs or outputs, from the first one on.
     """
 
-    def __init__(self, layers: Sequence[Layer], generator: torch.Generator) -> None:
+    def __init__(self, layers: Sequence[Layer], rows: int, generator: torch.Generator) -> None:
+        self._rows = rows
         self._widths = [max((getattr(x, side) for x in layers), default=0) for side in ("num_inputs", "num_outputs")]
         self._generator = generator
         self._tables: list[Tensor] = []
@@ -243,6 +281,6 @@ class _Signs:
     def __call__(self, side: int, rows: int, width: int) -> Tensor:
         """The sign bits of a layer's inputs (side 0) or outputs (side 1): (rows, width)."""
         if not self._tables:
-            sizes = [rows * most for most in self._widths]
+            sizes = [self._rows * most for most in self._widths]
             self._tables = list(sign_bits(sum(sizes), self._generator).split_with_sizes(sizes))
         return self._tables[side][: rows * width].view(rows, width)
