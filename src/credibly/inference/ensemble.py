@@ -124,6 +124,12 @@ class Ensemble(InferenceMethod):
         info = replace(
             first.info, method=f"Ensemble({first.info.method})", seed=seed, histories=histories, in_bag=in_bag
         )
+        if len(members) == 1:
+            info = replace(info, stacked=None)
+        else:
+            info = replace(info, stacked=bool(first.info.stacked), dropout_rates={})
+            if first.info.stacked is None:
+                info = replace(info, reason="; ".join(filter(None, ["members were fitted one by one", info.reason])))
         points = all(isinstance(member, PointPosterior) for member in members)
         return DrawPosterior.of_points(members, info) if points else MixturePosterior(members, info)
 

@@ -54,7 +54,7 @@ class IVON(InferenceMethod):
             doubles is warned of.
         schedule: a factory `(optimizer, num_steps) -> LRScheduler`; None keeps the rate.
         num_samples: draws of the weights per step; more make the estimates steadier.
-        temperature: the posterior density is raised to one over it; 1 is the Bayesian posterior.
+        temperature: T, for the posterior density to the power 1/T: 1 is the Bayesian posterior, below 1 it is sharper.
         hess_init: the Hessian's diagonal, per row, at the beginning; about what it will be is best.
         beta1: what is kept of the gradient's running mean at each step.
         beta2: likewise of the Hessian's. It remembers about 1 / (1 - beta2) steps; the paper takes 0.99999 for runs of

@@ -57,7 +57,7 @@ class AllWeights(Subset):
 class LastLayer(Subset):
     """The weights of the layer that is called last, of those that have trainable weights.
 
-    The layers before it are evaluated once, and what they give is kept.
+    Laplace's method evaluates the layers before it once, for data in memory.
     """
 
     def names(self, model: Model, inputs: Inputs) -> tuple[str, ...]:

@@ -54,7 +54,7 @@ class VariationalMethod(TrainingOptions, InferenceMethod):
     Attributes:
         subset: which weights are random.
         initial_scale: the standard deviation of every weight to begin with.
-        temperature: 1 for the Bayesian posterior; below 1 it is sharper, above 1 wider.
+        temperature: T, for the posterior density to the power 1/T: 1 is the Bayesian posterior, below 1 it is sharper.
     """
 
     subset: Subset = field(default_factory=AllWeights)

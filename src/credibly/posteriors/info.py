@@ -33,15 +33,16 @@ class Info:
         method: the recipe's name.
         seed: the base seed of the fit.
         histories: the course of training, one per trained member; empty where nothing was trained.
-        temperature: to which power the posterior density was raised, inverted; 1 is the Bayesian posterior.
-        stacked: whether members were trained as one stack; None where there is only one.
+        temperature: T, where the posterior density was taken to the power 1/T; 1 is the Bayesian posterior.
+        stacked: whether members were trained as one stack; None where one network was trained by itself.
         score: what the histories' scores of validation data are: mean log densities, or minus the loss of a training
             head that has no density.
         reason: why members were trained one by one, what they shared, or which layers an estimator of variational
             training left to another and why; empty where there is nothing to say.
         in_bag: how often the sample of each member holds each row, (members, rows), int16, where members were trained
             on bootstrap samples; otherwise None.
-        dropout_rates: those that were learned, by the name of the layer in the network; empty where none were.
+        dropout_rates: those that were learned, by the name of the layer in the network; empty where none were, and for
+            ensembles, whose members have their own.
         versions: of this library, torch and Python.
     """
 

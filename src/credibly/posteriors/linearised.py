@@ -209,7 +209,7 @@ class LinearizedPosterior(WeightPosterior):
                 return outputs
             likelihood = self.model.likelihood
             likelihood.check_outputs(outputs[0])
-            return likelihood.parameters_of(outputs) if want == "parameters" else likelihood.fisher(outputs)
+            return likelihood.parameters_of(outputs)
 
     def _linear(self, inputs: Inputs, draws: Params) -> Tensor:
         fixed = self.fixed  # detached: a graph towards the inputs leaves no gradient on them

@@ -11,10 +11,10 @@ class History:
     """The course of one training run.
 
     Attributes:
-        loss: the mean training loss of each epoch: minus the log joint per row, in the targets' units, for MLE and
-            MAP.
-        validation_log_prob: the mean log density of the validation rows after each epoch, without the prior; empty
-            without validation data.
+        loss: the mean training loss of each epoch, per row and in the targets' units: minus the log likelihood (MLE),
+            log joint (MAP) or evidence lower bound (variational methods), or the `loss=` that was given.
+        validation_log_prob: the mean score of the validation rows after each epoch, without the prior: their log
+            density, or what `Info.score` says; empty without validation data.
         learning_rate: at the end of each epoch.
         best_epoch: the epoch, counted from 0, whose weights scored best.
         stopped_early: whether early stopping ended the run.

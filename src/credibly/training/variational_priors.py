@@ -34,7 +34,6 @@ class FlatWeights:
     def __init__(self, params: Params) -> None:
         self.shapes = {name: value.shape for name, value in params.items()}
         self.sizes = [shape.numel() for shape in self.shapes.values()]
-        self.size = sum(self.sizes)
 
     def flat(self, params: Params) -> Tensor:
         """Weights by name as a vector, (d,)."""
@@ -46,11 +45,6 @@ class FlatWeights:
         pairs = zip(self.shapes.items(), parts, strict=True)
         # what has one axis, as biases have, is in its shape already
         return {name: part if len(shape) == 1 else part.view(shape) for (name, shape), part in pairs}
-
-    def spans(self) -> dict[str, slice]:
-        """Where each weight lies."""
-        ends = [sum(self.sizes[: index + 1]) for index in range(len(self.sizes))]
-        return {name: slice(end - size, end) for name, size, end in zip(self.shapes, self.sizes, ends, strict=True)}
 
 
 class PriorTerm(ABC):

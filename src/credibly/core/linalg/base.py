@@ -17,7 +17,11 @@ __all__ = ["PositiveDefinite"]
 
 
 class PositiveDefinite(ABC):
-    """A symmetric positive definite matrix, (d, d). A frozen dataclass of tensors."""
+    """A symmetric positive definite matrix, (d, d). A frozen dataclass of tensors.
+
+    Curvatures are semi-definite only: they can be multiplied and added to; solves, roots and log determinants are for
+    what is positive definite, such as their sum with a prior's precision.
+    """
 
     @property
     @abstractmethod

@@ -51,7 +51,7 @@ class LowRankPlusDiagonal(PositiveDefinite):
         eigenvalues, basis = torch.linalg.eigh(scaled.mT @ scaled)
         return scaled @ basis, eigenvalues.clamp(min=0)
 
-    @cached_property
+    @property
     def _rounded(self) -> tuple[Tensor, Tensor]:
         """The same in the precision of the factor."""
         basis, eigenvalues = self._spectrum
