@@ -51,12 +51,17 @@ class Data:
         return replace(self, inputs=map_inputs(function, self.inputs))
 
     def take(self, rows: Tensor | slice) -> "Data":
-        """The chosen rows; an index of shape (members, batch) gives every tensor a leading member axis."""
+        """The chosen rows, without `num_data`; an index (members, batch) gives every tensor a leading member axis."""
 
         def pick(values: Tensor | None) -> Tensor | None:
             return None if values is None else values[rows]
 
         return Data(take_rows(self.inputs, rows), pick(self.targets), pick(self.weights), pick(self.mask))
+
+    def row_weights(self, like: Tensor) -> Tensor:
+        """How much each row counts, (rows,), in the precision of a tensor: its weight, or 0 where nothing is there."""
+        weights = like.new_ones(self.num_rows) if self.weights is None else self.weights.to(like)
+        return weights if self.mask is None else weights * self.mask.reshape(len(weights), -1).any(-1)
 
     def split(self, size: int, axis: int = 0) -> "list[Data]":
         """The rows, which lie along `axis`, in batches of that size, as views."""

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from credibly.core.data import Data, Source
 from credibly.core.inputs import take_rows
@@ -90,18 +89,9 @@ class _Fit:
         passed = Pass.of(self.core, self.plan, data.inputs)
         table = as_table(self.core.likelihood, passed.outputs.detach())
         directions = self.kind.directions(self.core.likelihood, table, data, seed)
-        counts = _counts(data, table)
+        counts = data.row_weights(table)
         for first in range(0, directions.num, self.directions_at_once):
             some = directions.take(first, first + self.directions_at_once)
             uses = passed.uses(as_outputs(self.core.likelihood, some.expand(len(some), *table.shape)))
             self.total.add(uses, counts)
             counts = torch.zeros_like(counts)  # rows count once, however many directions there are
-
-
-def _counts(data: Data, outputs: Tensor) -> Tensor:
-    """How much each row counts: its weight, and 0 if nothing of it is there."""
-    counts = outputs.new_ones(len(outputs)) if data.weights is None else data.weights.to(outputs)
-    if data.mask is None:
-        return counts
-    present: Tensor = data.mask.reshape(len(counts), -1).any(-1)
-    return counts * present.to(counts)

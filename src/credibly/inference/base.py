@@ -32,7 +32,6 @@ from credibly.inference.reach import reached_outputs
 from credibly.model import Model
 from credibly.posteriors.base import Posterior
 from credibly.standardization import same_transform
-from credibly.training.objective import counted
 
 __all__ = ["InferenceMethod", "Problem", "Start", "prepare"]
 
@@ -165,7 +164,8 @@ def prepare(
 
 def _check_counted(source: Source) -> None:
     """Something must be there to learn from; a loader's rows are not known before they come."""
-    if isinstance(source, ArraySource) and not bool((counted(source.data) > 0).any()):
+    one = torch.ones((), device=source.device)
+    if isinstance(source, ArraySource) and not bool(source.data.row_weights(one).any()):
         what = (
             "`mask` leaves no target present" if source.data.weights is None else "no present target has `weights` > 0"
         )

@@ -32,6 +32,7 @@ from credibly.curvature.kinds import GGN, CurvatureKind
 from credibly.curvature.memory import MAX_BYTES, check_bytes
 from credibly.curvature.plan import make_plan
 from credibly.curvature.structures import Diagonal, Kronecker, Structure
+from credibly.inference.at_mode import AtMode, at_mode, mean_log_prob, on_network_side, scale_noise
 from credibly.inference.base import (
     InferenceMethod,
     Problem,
@@ -45,7 +46,6 @@ from credibly.inference.base import (
 from credibly.inference.curved import Curved
 from credibly.inference.gaussian_prior import prior_term
 from credibly.inference.last_layer import head_of
-from credibly.inference.log_joint import AtMode, at_mode, mean_log_prob, on_network_side, scale_noise
 from credibly.inference.some_weights import check_some_weights, largest, over_some_weights
 from credibly.inference.subsets import AllWeights, Subset
 from credibly.inference.tuning import LogJointAtMode, Tuned, Tuning, rescaled, scales_of

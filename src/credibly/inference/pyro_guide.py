@@ -52,7 +52,7 @@ from credibly.posteriors.draws import DrawPosterior
 from credibly.posteriors.gaussian import GaussianPosterior
 from credibly.posteriors.info import Info
 from credibly.training.loop import Outcome, train
-from credibly.training.objective import counted
+from credibly.training.objective import mean_over_rows
 from credibly.training.optimizers import fused_adam
 from credibly.training.options import EarlyStopping, TrainingOptions
 from credibly.training.trainee import Trainee
@@ -287,19 +287,16 @@ class _Guided(Trainee):
         """The mean log density of the mixture of a few draws: (1,)."""
         model = self.program.model
         draws = [{**self.draw("scores", index), **self.learned()} for index in range(_SCORE_DRAWS)]
-        total, count = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
         element, axes = model.likelihood.elements()
+
+        def score(batch: Data) -> Tensor:
+            parameters = stack([self.program.parameters(draw, batch.inputs) for draw in draws])
+            unweighted = replace(batch, weights=None)
+            rows = weighted_rows(element.log_prob, parameters, unweighted, model.log_scale(), axes)
+            return rows.double().logsumexp(0) - math.log(_SCORE_DRAWS)
+
         with torch.no_grad():
-            for batch in source.batches(_SCORE_ROWS):
-                parameters = stack([self.program.parameters(draw, batch.inputs) for draw in draws])
-                unweighted = replace(batch, weights=None)
-                rows = weighted_rows(element.log_prob, parameters, unweighted, model.log_scale(), axes)
-                mixed = rows.double().logsumexp(0) - math.log(_SCORE_DRAWS)
-                weights = counted(batch).to(mixed)
-                total, count = total + mixed.mul(weights).sum().cpu(), count + weights.sum().cpu()
-        if not bool(count > 0):
-            raise ValueError("the validation data have no present target with a weight above 0")
-        return (total / count).reshape(1)
+            return mean_over_rows(score, source, _SCORE_ROWS).reshape(1)
 
     def state_views(self) -> list[Tensor]:
         """With a member axis of size 1."""

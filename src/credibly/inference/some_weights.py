@@ -86,7 +86,4 @@ def _of_rows(model: Model, batch: Data, names: Sequence[str], index: Tensor) -> 
     table = jacobians(model, batch.inputs, names)[..., index]
     with torch.no_grad(), evaluating(model.core):
         fisher = model.core(batch.inputs, "fisher")
-    weights = torch.ones(batch.num_rows, dtype=table.dtype, device=table.device)
-    weights = weights if batch.weights is None else weights * batch.weights
-    weights = weights if batch.mask is None else weights * batch.mask
-    return torch.einsum("r,rci,rcd,rdj->ij", weights, table, fisher, table)
+    return torch.einsum("r,rci,rcd,rdj->ij", batch.row_weights(table), table, fisher, table)

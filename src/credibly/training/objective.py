@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from credibly.likelihoods.base import Likelihood
 from credibly.model import Model, weighted_rows
 from credibly.training.losses import TrainingLoss, num_classes
 
-__all__ = ["LogJoint", "counted"]
+__all__ = ["LogJoint", "mean_over_rows"]
 
 _ROWS = 4096  # of validation data at a time
 
@@ -48,15 +48,13 @@ class LogJoint:
             evaluate: the likelihood's parameters of a batch, each (*members, rows, ...).
             source: on the network's side.
         """
-        total, count = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
-        for batch in source.batches(_ROWS):
-            element, axes = self.likelihood.elements()
-            rows = weighted_rows(element.training_score, evaluate(batch), batch, self.log_scale, axes)
-            total = total + rows.double().sum(-1).cpu()
-            count = count + counted(batch).double().sum().cpu()
-        if not bool(count > 0):
-            raise ValueError("the validation data have no present target with a weight above 0")
-        return total / count
+        element, axes = self.likelihood.elements()
+
+        def score(batch: Data) -> Tensor:
+            unweighted = replace(batch, weights=None)
+            return weighted_rows(element.training_score, evaluate(batch), unweighted, self.log_scale, axes)
+
+        return mean_over_rows(score, source, _ROWS)
 
     @classmethod
     def of(
@@ -92,10 +90,23 @@ class LogJoint:
         return density
 
 
-def counted(batch: Data) -> Tensor:
-    """How much each row counts: its weight where its target, or an element of it, is present, otherwise 0."""
-    present = None if batch.mask is None else batch.mask.flatten(1).any(1) if batch.mask.dim() > 1 else batch.mask
-    if batch.weights is not None:
-        weighted: Tensor = batch.weights if present is None else batch.weights * present
-        return weighted
-    return torch.ones(batch.num_rows) if present is None else present
+def mean_over_rows(score: Callable[[Data], Tensor], source: Source, rows_at_once: int) -> Tensor:
+    """The mean of what rows score, weighted and over those present: (*members,), float64.
+
+    Args:
+        score: of the rows of a batch, (*members, rows), without their weights.
+        source: of the rows, on the network's side.
+        rows_at_once: how many to evaluate together.
+
+    Raises:
+        ValueError: no row counts.
+    """
+    total, count = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+    for batch in source.batches(rows_at_once):
+        rows = score(batch).double()
+        weights = batch.row_weights(rows)
+        total = total + torch.where(weights > 0, rows * weights, 0.0).sum(-1).cpu()
+        count = count + weights.sum().cpu()
+    if not bool(count > 0):
+        raise ValueError("the validation data have no present target with a weight above 0")
+    return total / count

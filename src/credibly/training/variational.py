@@ -10,6 +10,7 @@ form where it is Gaussian, otherwise at the step's own draw. What the likelihood
 random, are trained along as points.
 """
 
+import math
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from credibly.core.substitution import Substitution
 from credibly.core.typing import Params
 from credibly.model import Model, weighted_rows
 from credibly.training.dropout import TrainingDropout
-from credibly.training.objective import LogJoint, counted
+from credibly.training.objective import LogJoint, mean_over_rows
 from credibly.training.trainee import Trainee
 from credibly.training.variational_approximations import Approximation, Independent, scales_and_penalty
 from credibly.training.variational_estimators import LayerNoise, Plan, UnplannedUseError
@@ -226,20 +227,16 @@ class Variational(Trainee):
 
     def scores(self, source: Source) -> Tensor:
         """The mean log density of the mixture of a few draws: (1,)."""
-        total, count = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
         element, axes = self._objective.likelihood.elements()
+
+        def score(batch: Data) -> Tensor:
+            parameters = stack([self._at_draw(batch, index) for index in range(_SCORE_DRAWS)])
+            unweighted = replace(batch, weights=None)
+            rows = weighted_rows(element.log_prob, parameters, unweighted, self._objective.log_scale, axes)
+            return rows.double().logsumexp(0) - math.log(_SCORE_DRAWS)
+
         with torch.no_grad(), evaluating(self.core):
-            for batch in source.batches(_SCORE_ROWS):
-                parameters = stack([self._at_draw(batch, index) for index in range(_SCORE_DRAWS)])
-                rows = weighted_rows(
-                    element.log_prob, parameters, replace(batch, weights=None), self._objective.log_scale, axes
-                )
-                mixed = rows.double().logsumexp(0) - torch.tensor(float(_SCORE_DRAWS)).log()
-                weights = counted(batch).to(mixed)
-                total, count = total + mixed.mul(weights).sum().cpu(), count + weights.sum().cpu()
-        if not bool(count > 0):
-            raise ValueError("the validation data have no present target with a weight above 0")
-        return (total / count).reshape(1)
+            return mean_over_rows(score, source, _SCORE_ROWS).reshape(1)
 
     def _at_draw(self, batch: Data, index: int) -> dict[str, Tensor]:
         q = self.noise.q

@@ -16,6 +16,7 @@ from credibly.likelihoods.base import Likelihood
 from credibly.likelihoods.gaussian import Gaussian
 from credibly.model import Model, weighted_rows
 from credibly.posteriors.base import Posterior
+from credibly.training.objective import mean_over_rows
 
 __all__ = ["AtMode", "at_mode", "mean_log_prob", "on_network_side", "scale_noise"]
 
@@ -118,23 +119,12 @@ def scale_noise(model: Model, factor: float) -> None:
 
 def mean_log_prob(posterior: Posterior, source: Source, seed: int) -> float:
     """The mean log density of the rows of a source, on the network's side, weighted and over those present."""
-    total, count = 0.0, 0.0
-    for batch in source.batches(_ROWS):
-        weights = _row_weights(batch)
-        density = posterior.predict(batch.inputs, seed=seed).log_prob(batch.targets).double()
-        total += float((torch.where(weights > 0, density, 0.0) * weights).sum())
-        count += float(weights.sum())
-    if not count > 0:
-        raise ValueError("the validation data have no present target with a weight above 0")
-    return total / count
 
+    def score(batch: Data) -> Tensor:
+        if batch.mask is not None and batch.mask.dim() > 1:
+            raise NotSupportedError(
+                "the log score of validation data is of whole rows; leave out rows with missing elements"
+            )
+        return posterior.predict(batch.inputs, seed=seed).log_prob(batch.targets)
 
-def _row_weights(batch: Data) -> Tensor:
-    weights: Tensor = torch.ones(batch.num_rows, dtype=torch.float64, device=batch.targets.device)
-    if batch.weights is not None:
-        weights = weights * batch.weights
-    if batch.mask is not None and batch.mask.dim() > 1:
-        raise NotSupportedError(
-            "the log score of validation data is of whole rows; leave out rows with missing elements"
-        )
-    return weights if batch.mask is None else weights * batch.mask
+    return float(mean_over_rows(score, source, _ROWS))
