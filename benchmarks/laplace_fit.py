@@ -22,7 +22,7 @@ from benchmarks.harness import Benchmark, Fact, Peer
 from credibly import Model, inference, likelihoods
 from credibly.core.linalg.base import PositiveDefinite
 from credibly.curvature import GGN, Diagonal, Kronecker, Structure, curvature
-from credibly.inference.base import prepare
+from credibly.inference.problem import prepare
 
 NUM_ROWS = 1200
 STRUCTURES: dict[str, Structure] = {"diag": Diagonal(), "kron": Kronecker()}

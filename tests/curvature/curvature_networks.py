@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from credibly import Model
 from credibly.core.data import Source
 from credibly.core.inputs import num_rows, take_rows
-from credibly.inference.base import prepare
+from credibly.inference.problem import prepare
 
 ROWS = 4
 

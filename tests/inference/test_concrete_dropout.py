@@ -14,7 +14,7 @@ from credibly import Model, inference, likelihoods, priors
 from credibly.core.dropout_rates import learned_rates
 from credibly.core.errors import NotSupportedError
 from credibly.core.params import training_mode
-from credibly.inference.base import prepare
+from credibly.inference.problem import prepare
 from credibly.priors.gaussian import GaussianPrior
 from credibly.training.concrete import Concrete, entropy, expected_log_prior, record, relaxed_mask
 from credibly.training.objective import LogJoint

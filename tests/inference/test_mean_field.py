@@ -16,7 +16,7 @@ from credibly.core.data import as_source
 from credibly.core.errors import NotFiniteError, NotSupportedError
 from credibly.core.inputs import num_rows
 from credibly.inference import Ensemble, Flipout, LocalReparameterization, MeanField, WeightDraw
-from credibly.inference.base import prepare
+from credibly.inference.problem import prepare
 from credibly.training import EarlyStopping, FocalLoss, linear
 from credibly.training.objective import LogJoint
 from credibly.training.variational import NoisyLayers, Variational

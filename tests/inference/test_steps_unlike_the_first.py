@@ -163,7 +163,7 @@ SAMPLERS = {
 def test_the_rows_of_a_loader_are_those_it_can_give_not_those_of_a_pass(name):
     sampler, expected = SAMPLERS[name]
     model = Model(nn.Linear(1, 1), likelihoods.Gaussian(scale=1.0))
-    problem = inference.base.prepare(model, sampled(sampler))
+    problem = inference.problem.prepare(model, sampled(sampler))
     assert problem.source.num_data == expected
 
 

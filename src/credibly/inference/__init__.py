@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from credibly.curvature.kinds import GGN, EmpiricalFisher
 from credibly.curvature.structures import Dense, Diagonal, Kronecker, LowRank
-from credibly.inference.base import InferenceMethod, Start
+from credibly.inference.base import InferenceMethod
 from credibly.inference.concrete_dropout import ConcreteDropout
 from credibly.inference.ensemble import Ensemble
 from credibly.inference.full_gaussian import FullGaussian
@@ -17,6 +17,7 @@ from credibly.inference.mc_dropout import MCDropout
 from credibly.inference.mean_field import MeanField
 from credibly.inference.mle import MLE
 from credibly.inference.refreshed_draws import refreshed_draws
+from credibly.inference.starts import Start
 from credibly.inference.subsets import AllWeights, LargestVariance, LastLayer, Named, Subset
 from credibly.inference.swag import SWAG
 from credibly.inference.tuning import Evidence, ValidationLogScore

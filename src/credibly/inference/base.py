@@ -5,37 +5,22 @@ what is trained is a copy.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.parameter import UninitializedParameter
+from torch import Tensor
 
-from credibly.core.data import ArraySource, Data, Source, as_source
-from credibly.core.dropout_rates import learned_rates, set_known_rates
-from credibly.core.errors import NotFiniteError, NotSupportedError, ShapeError
-from credibly.core.inputs import take_rows
-from credibly.core.params import (
-    check_params,
-    floating_dtype,
-    load_params,
-    module_device,
-    network_buffers,
-    trainable_params,
-)
-from credibly.core.randomness import derived_seed
-from credibly.core.typing import Inputs, Params
-from credibly.inference.reach import reached_outputs
+from credibly.core.errors import NotSupportedError
+from credibly.core.typing import Params
+from credibly.inference.members import data_of_members, one_by_one
+from credibly.inference.starts import Start
 from credibly.model import Model
 from credibly.posteriors.base import Posterior
-from credibly.standardization import same_transform
 
-__all__ = ["InferenceMethod", "Problem", "Start", "prepare"]
-
-Start: TypeAlias = Posterior | Params | Literal["current"] | None
+__all__ = ["InferenceMethod", "check_begins", "check_precision", "check_recipe"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,89 +88,6 @@ class InferenceMethod(ABC):
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Problem:
-    """A fit, ready to run.
-
-    Attributes:
-        model: a copy with fitted standardisation, beginning at the start.
-        source: training data, checked, on the network's side.
-        validation: likewise, or None.
-        first_inputs: the inputs of the first rows, in the user's units.
-    """
-
-    model: Model
-    source: Source
-    validation: Source | None
-    first_inputs: Inputs
-
-
-def prepare(
-    model: Model,
-    data: Any,
-    *,
-    validation: Any = None,
-    start: Start = None,
-    batch_size: int | None = None,
-    seed: int = 0,
-) -> Problem:
-    """Read and check the data, fit the standardisation on its rows, and begin at the start."""
-    if not isinstance(model, Model):
-        raise TypeError(f"the first argument must be a Model(net, likelihood); got {type(model).__name__}")
-    lazy = [name for name, p in model.named_parameters() if isinstance(p, UninitializedParameter)]
-    if lazy:
-        raise ValueError(f"the weights {lazy} are not initialised yet; run a batch through the network first")
-    if model.offset is None and model.likelihood.elements()[0].needs_offset:
-        raise ShapeError(
-            f"{type(model.likelihood).__name__}(num_trials=None) needs each row's number of trials as an input that is "
-            "not given to the network: Model(..., offset=key or position); or give one number for all rows: "
-            "num_trials=10"
-        )
-    own = with_transforms_of(model, start)
-    source = read(own, data, batch_size, seed)
-    fitted = own.fitted(source)
-    first = take_rows(source.first().inputs, slice(0, 2))
-    template = reached_outputs(fitted.core, fitted.standardize_inputs(first), model.net)
-    fitted.likelihood.check_outputs(template)
-    begin(fitted, start)
-    held_out = None if validation is None else read(fitted, validation, batch_size, derived_seed(seed, "validation"))
-    _check_counted(source)
-
-    def on_network_side(batch: Data) -> Data:
-        matched = fitted.matched(batch, template)
-        if fitted.offset is not None:
-            _check_offset(fitted, matched)
-        return fitted.standardize(matched)
-
-    return Problem(
-        fitted, source.map(on_network_side), None if held_out is None else held_out.map(on_network_side), first
-    )
-
-
-def _check_counted(source: Source) -> None:
-    """Something must be there to learn from; a loader's rows are not known before they come."""
-    one = torch.ones((), device=source.device)
-    if isinstance(source, ArraySource) and not bool(source.data.row_weights(one).any()):
-        what = (
-            "`mask` leaves no target present" if source.data.weights is None else "no present target has `weights` > 0"
-        )
-        raise ValueError(f"the training data must have at least one target that counts; {what}")
-
-
-def _check_offset(model: Model, data: Data) -> None:
-    """Targets of whole rows against their offsets; of those with missing elements, when they are scored."""
-    rows = torch.arange(data.num_rows, device=data.targets.device)
-    if data.mask is not None:
-        rows = rows[data.mask.reshape(data.num_rows, -1).all(1)]
-    offset = data.inputs[model.offset]
-    model.likelihood.check_offset(data.targets[rows], offset[rows])
-
-
-def read(model: Model, data: Any, batch_size: int | None = None, seed: int = 0) -> Source:
-    """The data as a source on the model's device; a loader's own random numbers have the seed."""
-    return as_source(data, floating_dtype(model), module_device(model), batch_size=batch_size, seed=seed)
-
-
 def check_precision(method: str, weights: Params, *, bfloat16: bool = False) -> None:
     """Whether a method can keep variances of the weights: all of one precision, and of enough of it.
 
@@ -227,76 +129,3 @@ def check_begins(method: str, start: Start) -> None:
             f"{method} does not train by itself: pass start=posterior, weights by name or start='current' to fit, or a "
             f"recipe, {method}(train=MAP())"
         )
-
-
-def data_of_members(model: Model, data: Any, rows: Sequence[Tensor] | None, num_members: int) -> list[Any]:
-    """What each member learns from: all of the data, or the rows of its sample."""
-    return [data] * num_members if rows is None else [rows_of(model, data, index) for index in rows]
-
-
-def one_by_one(fits: Iterable[Callable[[], Posterior]]) -> list[Posterior]:
-    """The posteriors of members; where one fails, its error holds those before it and what there is of its own."""
-    done: list[Posterior] = []
-    for fit in fits:
-        try:
-            done.append(fit())
-        except NotFiniteError as error:
-            error.posterior = [*done, *([] if error.posterior is None else [error.posterior])]
-            raise
-    return done
-
-
-def rows_of(model: Model, data: Any, index: Tensor) -> Any:
-    """The chosen rows of data in memory."""
-    source = read(model, data)
-    if not isinstance(source, ArraySource):
-        raise NotSupportedError("a bootstrap sample needs data in memory, as (inputs, targets); got a loader")
-    some = source.data.take(index.to(module_device(model)))
-    return replace(some, num_data=source.data.num_data)
-
-
-def with_transforms_of(model: Model, start: Start) -> Model:
-    """A posterior to start from brings its standardisation; another one is refused."""
-    if not isinstance(start, Posterior):
-        return model
-    for name in ("inputs", "targets"):
-        own, brought = getattr(model, name), getattr(start.model, name)
-        is_fitted = isinstance(own, nn.Module)
-        if (own is None) != (brought is None) or (is_fitted and not same_transform(own, brought)):
-            raise ValueError(
-                f"`start` was fitted with another standardisation of `{name}`; use its own model, start.to_model()"
-            )
-    return model.replace(inputs=start.model.inputs, targets=start.model.targets)
-
-
-def begin(model: Model, start: Start) -> Model:
-    """The model with the start's weights and buffers; None and "current" keep its own."""
-    if start is None:
-        return model
-    if isinstance(start, str):
-        if start != "current":
-            raise ValueError(f"`start` must be a posterior, weights by name, 'current' or None; got {start!r}")
-        return model
-    if isinstance(start, Posterior):
-        if (start.num_stored or 1) > 1:
-            raise ValueError(
-                f"{start!r} is several networks, whose mean is none; fit one of them, posterior.to_model(draw=k)"
-            )
-        source = start.to_model().core
-        check_params(trainable_params(source), trainable_params(model.core))
-        weights: Params = dict(source.named_parameters())  # the frozen ones too, which the others were trained beside
-        check_params(weights, {**dict(model.core.named_parameters())})
-        load_params(model.core, {**weights, **network_buffers(source)})
-        set_known_rates(model.net, learned_rates(source.net))
-        return model
-    if not isinstance(start, dict):
-        raise TypeError(f"`start` must be a posterior, weights by name, 'current' or None; got {type(start).__name__}")
-    load_params(model.core, checked_state(start, model))
-    return model
-
-
-def checked_state(state: Params, model: Model) -> Params:
-    """Weights by name, complete and of the right shapes; the network's buffers may come with them."""
-    buffers = network_buffers(model.core)
-    check_params({k: v for k, v in state.items() if k not in buffers}, trainable_params(model.core))
-    return state

@@ -17,8 +17,10 @@ from credibly.core.dropout_rates import DROPOUT_LAYERS, learned_rates, set_rates
 from credibly.core.errors import NotSupportedError
 from credibly.core.params import network_weights, training_mode
 from credibly.core.randomness import base_seed, seeded
-from credibly.inference.base import InferenceMethod, Problem, Start, prepare
+from credibly.inference.base import InferenceMethod
 from credibly.inference.mc_dropout import check_dropout
+from credibly.inference.problem import Problem, prepare
+from credibly.inference.starts import Start
 from credibly.model import Model
 from credibly.posteriors.dropout import DropoutPosterior
 from credibly.posteriors.info import Info

@@ -69,13 +69,13 @@ class Curved:
 
 def _check_determined(precision: PositiveDefinite, prior: PriorTerm) -> None:
     """Where the prior is flat, the data must say something about every direction."""
-    by_factor = isinstance(precision, LowRankPlusDiagonal) and prior.is_flat  # which never spans all weights
+    by_factor = isinstance(precision, LowRankPlusDiagonal) and prior.is_flat_somewhere  # which never spans all weights
     logdet = precision.like.new_tensor(torch.nan) if by_factor else precision.logdet()
     determined = bool(logdet.isfinite())
-    if determined and prior.is_flat:
+    if determined and prior.is_flat_somewhere:
         determined = _share_of_rounding(precision) < _UNDETERMINED
     if not determined:
-        what = "and the prior is flat, so" if prior.is_flat else "so"
+        what = "and the prior is flat, so" if prior.is_flat_somewhere else "so"
         raise NotFiniteError(
             f"the data do not determine all of the {precision.size} random weights {what} the posterior is no "
             "Gaussian; give all weights a proper prior, such as priors.Normal, or fewer of them a spread "

@@ -19,8 +19,10 @@ from credibly.core.errors import NotFiniteError, NotSupportedError
 from credibly.core.params import initialize, module_device, network_buffers, trainable_params
 from credibly.core.randomness import Stream, base_seed, derived_seed, seeded
 from credibly.core.typing import Params
-from credibly.inference.base import InferenceMethod, Start, read, with_transforms_of
+from credibly.inference.base import InferenceMethod
 from credibly.inference.map import MAP
+from credibly.inference.problem import read
+from credibly.inference.starts import Start, with_transforms_of
 from credibly.model import Model
 from credibly.posteriors.base import Posterior
 from credibly.posteriors.draws import DrawPosterior

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from credibly.core.checks import check_positive
 from credibly.core.errors import NotSupportedError
 from credibly.core.typing import Params
-from credibly.inference.base import Problem, check_precision
+from credibly.inference.base import check_precision
+from credibly.inference.problem import Problem
 from credibly.inference.variational import VariationalMethod
 from credibly.training.variational import DrawnWeights
 from credibly.training.variational_approximations import FullCovariance

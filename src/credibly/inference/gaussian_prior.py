@@ -43,7 +43,7 @@ class PriorTerm:
         return None if math.isnan(total) else total
 
     @property
-    def is_flat(self) -> bool:
+    def is_flat_somewhere(self) -> bool:
         """Whether the prior says nothing about some of the weights."""
         return isinstance(self.precision, Diagonal) and bool((self.precision.values == 0).any())
 

@@ -22,7 +22,9 @@ from credibly.core.linalg.diagonal import Diagonal
 from credibly.core.params import network_weights, training_mode
 from credibly.core.randomness import base_seed, seeded
 from credibly.core.typing import Params
-from credibly.inference.base import InferenceMethod, Problem, Start, check_precision, prepare
+from credibly.inference.base import InferenceMethod, check_precision
+from credibly.inference.problem import Problem, prepare
+from credibly.inference.starts import Start
 from credibly.model import Model
 from credibly.posteriors.gaussian import GaussianPosterior
 from credibly.posteriors.info import Info

@@ -33,20 +33,14 @@ from credibly.curvature.memory import MAX_BYTES, check_bytes
 from credibly.curvature.plan import make_plan
 from credibly.curvature.structures import Diagonal, Kronecker, Structure
 from credibly.inference.at_mode import AtMode, at_mode, mean_log_prob, on_network_side, scale_noise
-from credibly.inference.base import (
-    InferenceMethod,
-    Problem,
-    Start,
-    check_begins,
-    check_recipe,
-    data_of_members,
-    one_by_one,
-    prepare,
-)
+from credibly.inference.base import InferenceMethod, check_begins, check_recipe
 from credibly.inference.curved import Curved
 from credibly.inference.gaussian_prior import prior_term
 from credibly.inference.last_layer import head_of
+from credibly.inference.members import data_of_members, one_by_one
+from credibly.inference.problem import Problem, prepare
 from credibly.inference.some_weights import check_some_weights, largest, over_some_weights
+from credibly.inference.starts import Start
 from credibly.inference.subsets import AllWeights, Subset
 from credibly.inference.tuning import LogJointAtMode, Tuned, Tuning, rescaled, scales_of
 from credibly.model import Model

@@ -11,7 +11,8 @@ from credibly.core.checks import check_count
 from credibly.core.params import module_device
 from credibly.core.randomness import Stream
 from credibly.core.typing import Params
-from credibly.inference.base import Problem, check_precision
+from credibly.inference.base import check_precision
+from credibly.inference.problem import Problem
 from credibly.inference.variational import VariationalMethod
 from credibly.training.variational import DrawnWeights
 from credibly.training.variational_approximations import LowRankCovariance

@@ -20,7 +20,9 @@ from credibly.core.inputs import take_rows
 from credibly.core.params import module_device
 from credibly.core.randomness import base_seed, seeded
 from credibly.core.typing import Inputs
-from credibly.inference.base import InferenceMethod, Start, check_begins, check_recipe, prepare
+from credibly.inference.base import InferenceMethod, check_begins, check_recipe
+from credibly.inference.problem import prepare
+from credibly.inference.starts import Start
 from credibly.model import Model
 from credibly.posteriors.base import Posterior
 from credibly.posteriors.dropout import DropoutPosterior, dropout_sites

@@ -8,7 +8,8 @@ variances the inverse diagonal of the posterior's precision: too small where wei
 from dataclasses import dataclass, field
 
 from credibly.core.typing import Params
-from credibly.inference.base import Problem, check_precision
+from credibly.inference.base import check_precision
+from credibly.inference.problem import Problem
 from credibly.inference.variational import VariationalMethod
 from credibly.training.variational import Noise, NoisyLayers
 from credibly.training.variational_approximations import Independent

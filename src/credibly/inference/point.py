@@ -14,7 +14,10 @@ from credibly.core.errors import NotSupportedError
 from credibly.core.params import load_params, network_buffers, trainable_params, training_mode
 from credibly.core.randomness import base_seed, seeded
 from credibly.core.typing import Params
-from credibly.inference.base import InferenceMethod, Problem, Start, begin, one_by_one, prepare
+from credibly.inference.base import InferenceMethod
+from credibly.inference.members import one_by_one
+from credibly.inference.problem import Problem, prepare
+from credibly.inference.starts import Start, begin
 from credibly.model import Model
 from credibly.posteriors.base import Posterior, WeightPosterior
 from credibly.posteriors.info import Info

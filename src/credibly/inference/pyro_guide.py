@@ -45,7 +45,9 @@ from credibly.core.linalg.low_rank import LowRankPlusDiagonal
 from credibly.core.params import load_params, module_device, network_weights, stack
 from credibly.core.randomness import base_seed, seeded
 from credibly.core.typing import Params
-from credibly.inference.base import InferenceMethod, Start, check_precision, prepare
+from credibly.inference.base import InferenceMethod, check_precision
+from credibly.inference.problem import prepare
+from credibly.inference.starts import Start
 from credibly.model import Model, weighted_rows
 from credibly.posteriors.base import WeightPosterior
 from credibly.posteriors.draws import DrawPosterior

@@ -18,7 +18,7 @@ from credibly.core.errors import NotSupportedError
 from credibly.core.params import load_params, network_buffers, stack, training_mode
 from credibly.core.randomness import Stream, base_seed, derived_seed, seeded
 from credibly.core.typing import Params
-from credibly.inference.base import Problem, prepare
+from credibly.inference.problem import Problem, prepare
 from credibly.posteriors.base import WeightPosterior
 from credibly.posteriors.draws import DrawPosterior
 from credibly.posteriors.evaluation import is_mappable

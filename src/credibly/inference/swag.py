@@ -26,8 +26,10 @@ from credibly.core.linalg.diagonal import Diagonal
 from credibly.core.linalg.low_rank import LowRankPlusDiagonal
 from credibly.core.params import network_weights, trainable_params
 from credibly.core.randomness import base_seed, derived_seed
-from credibly.inference.base import InferenceMethod, Problem, Start, check_begins, check_precision, check_recipe
+from credibly.inference.base import InferenceMethod, check_begins, check_precision, check_recipe
 from credibly.inference.point import PointMethod
+from credibly.inference.problem import Problem
+from credibly.inference.starts import Start
 from credibly.model import Model
 from credibly.posteriors.base import Posterior, WeightPosterior
 from credibly.posteriors.gaussian import GaussianPosterior

@@ -19,14 +19,10 @@ from credibly.core.errors import NotSupportedError
 from credibly.core.params import trainable_params, training_mode
 from credibly.core.randomness import base_seed, seeded
 from credibly.core.typing import Params
-from credibly.inference.base import (
-    InferenceMethod,
-    Problem,
-    Start,
-    data_of_members,
-    one_by_one,
-    prepare,
-)
+from credibly.inference.base import InferenceMethod
+from credibly.inference.members import data_of_members, one_by_one
+from credibly.inference.problem import Problem, prepare
+from credibly.inference.starts import Start
 from credibly.inference.subsets import AllWeights, Subset
 from credibly.model import Model
 from credibly.posteriors.base import Posterior

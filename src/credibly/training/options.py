@@ -75,7 +75,8 @@ class TrainingOptions:
         class_weights: (classes,) factors on the loss of each row, by its class.
         autocast: a lower precision for the network's forward pass: `torch.bfloat16`.
         callbacks: called with an `Epoch` after each one; a true answer stops training.
-        stacked: whether members of an ensemble train as one stack where that equals training each alone.
+        stacked: whether members of an ensemble train as one stack where that equals training each alone; for MLE, MAP
+            and SWAG, as other methods train them one by one.
     """
 
     num_epochs: int = 100
