@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import credibly
 from credibly import Model, likelihoods, priors
 from credibly.core.errors import ConvergenceWarning, NotSupportedError
-from credibly.inference import Dense, Diagonal, Laplace, LastLayer, LowRank, Named
+from credibly.inference import Dense, Diagonal, Kronecker, Laplace, LastLayer, LowRank, Named
 
 PRIOR = 0.7
 
@@ -149,3 +150,81 @@ def test_a_layer_without_second_gradients_is_named_where_draws_are_linear():
         found.predict(words, seed=0)
     plain = Laplace(structure=Diagonal(), linearized=False).fit(model, (words, y), start="current", seed=0)
     assert plain.predict(words, seed=0).mean.isfinite().all()
+
+
+class Tokens(nn.Module):
+    """The entries that are there, of all rows in one axis."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(2, 4), nn.Linear(4, 1)
+
+    def forward(self, x, mask):
+        hidden = x.new_zeros(*x.shape[:2], 4)
+        hidden[mask] = self.first(x[mask]).tanh()
+        return self.last(hidden.sum(1))
+
+
+def rows_of_tokens(lengths):
+    x = torch.randn(len(lengths), 6, 2, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    return x, torch.arange(6) < lengths.unsqueeze(1)
+
+
+def lengths_unlike_the_spread_ones(total_divides):
+    """Eight spread rows of 64 have four tokens; so have nearly all others."""
+    lengths = torch.full((64,), 4)
+    lengths[torch.tensor([3, 4, 30, 31, 50, 52])] = torch.tensor([2, 6, 3, 5, 6, 2 if total_divides else 3])
+    return lengths
+
+
+@pytest.mark.parametrize("total_divides", [True, False])
+@pytest.mark.parametrize("structure", [Dense(), Diagonal()], ids=["dense", "diagonal"])
+def test_tokens_of_rows_that_were_not_looked_at_are_told_apart(structure, total_divides):
+    torch.manual_seed(0)
+    inputs = rows_of_tokens(lengths_unlike_the_spread_ones(total_divides))
+    model = Model(Tokens().double(), likelihoods.Gaussian(scale=0.3), priors.Normal(PRIOR))
+    found = Laplace(structure=structure).fit(model, (inputs, torch.randn(64)), start="current", seed=0)
+    exact = exact_covariance(model, inputs, found.names)
+    expected = exact if isinstance(structure, Dense) else (1 / torch.linalg.inv(exact).diagonal()).diag()
+    torch.testing.assert_close(found.covariance.dense(), expected, rtol=1e-9, atol=1e-12)
+    alone = torch.cat([found.output_covariance(tuple(part[k : k + 1] for part in inputs)) for k in range(64)])
+    torch.testing.assert_close(found.output_covariance(inputs), alone, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("structure", [Dense(), Kronecker()], ids=["dense", "kronecker"])
+def test_rows_that_change_places_where_nobody_looked_are_seen_in_the_pass(structure):
+    torch.manual_seed(0)
+    model = Model(SortedByLength().double(), likelihoods.Gaussian(scale=0.3), priors.Normal(PRIOR))
+    x, lengths = torch.randn(64, 3).double(), torch.full((64,), 7.0).double()
+    lengths[torch.tensor([3, 20, 40, 50])] = 2
+    data = ((x, lengths), torch.randn(64))
+    if isinstance(structure, Kronecker):
+        with pytest.raises(NotSupportedError, match="rows change places between layers here"):
+            Laplace(structure=structure).fit(model, data, start="current", seed=0)
+        return
+    found = Laplace(structure=structure).fit(model, data, start="current", seed=0)
+    exact = exact_covariance(model, (x, lengths), found.names)
+    torch.testing.assert_close(found.covariance.dense(), exact, rtol=1e-9, atol=1e-12)
+    alone = torch.cat([found.output_covariance((x[k : k + 1], lengths[k : k + 1])) for k in range(64)])
+    torch.testing.assert_close(found.output_covariance((x, lengths)), alone, rtol=1e-9, atol=1e-12)
+
+
+class ByTask(nn.Module):
+    """A head for each task; a batch is of one task."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.heads = nn.Linear(3, 4), nn.ModuleList([nn.Linear(4, 1) for _ in range(2)])
+
+    def forward(self, x, task):
+        return self.heads[int(task[0])](self.body(x).tanh())
+
+
+def test_other_layers_in_later_batches_are_refused():
+    torch.manual_seed(0)
+    x, task = torch.randn(40, 3), torch.arange(40) // 20
+    batches = [{"inputs": (x[k : k + 10], task[k : k + 10]), "targets": x[k : k + 10, 0]} for k in range(0, 40, 10)]
+    loader = torch.utils.data.DataLoader(batches, batch_size=None)
+    model = Model(ByTask(), likelihoods.Gaussian(scale=0.3))
+    with pytest.raises(NotSupportedError, match="which layers are called must not depend on the inputs"):
+        Laplace(structure=Diagonal()).fit(model, credibly.Data(loader, num_data=40), start="current", seed=0)

@@ -92,6 +92,7 @@ class _Fit:
         counts = data.row_weights(table)
         for first in range(0, directions.num, self.directions_at_once):
             some = directions.take(first, first + self.directions_at_once)
-            uses = passed.uses(as_outputs(self.core.likelihood, some.expand(len(some), *table.shape)))
+            along = as_outputs(self.core.likelihood, some.expand(len(some), *table.shape))
+            uses = passed.uses(along, by_row=self.total.by_row)
             self.total.add(uses, counts)
             counts = torch.zeros_like(counts)  # rows count once, however many directions there are

@@ -3,7 +3,8 @@
 A weight is known by its name and by the layers that own it, never by position. A rule holds for it if every use of the
 weight in the graph is a call of a layer with a rule, and if rows of what the layer gives belong to rows of the outputs.
 Both are checked: by counting the uses in the graph, and by passing back directions of half of the rows, which must
-leave the others at 0. Where a rule does not hold, gradients are computed row by row.
+leave the others at 0. Where a rule does not hold, gradients are computed row by row. Every pass looks again, as later
+rows may be unlike the first ones; see `passes`.
 """
 
 from collections.abc import Sequence
@@ -68,6 +69,7 @@ class Plan:
         weights: by name, in order.
         sites: of every call in a pass, in order; None where rows cannot be told apart.
         modules: the layers whose calls are recorded.
+        called: the layer of every call, in order.
         parts: for each weight that has rules the numbers of its calls, with their rules; none where it is not used.
         others: for each other weight why no rule holds.
         mixed: weights that layers of different kinds share.
@@ -77,6 +79,7 @@ class Plan:
     weights: dict[str, Tensor]
     sites: list[Site | None]
     modules: list[nn.Module]
+    called: list[nn.Module]
     parts: dict[str, list[tuple[int, Rule]]]
     others: dict[str, str]
     mixed: frozenset[str]
@@ -154,6 +157,7 @@ def make_plan(core: Core, inputs: Inputs, names: Sequence[str]) -> Plan:
         weights,
         sites,
         modules,
+        [call.module for call in calls],
         parts,
         others,
         frozenset(name for name, group in uses.items() if group and not are_alike(group)),

@@ -18,7 +18,13 @@ __all__ = ["DenseSum", "DiagonalSum", "ExactLowRankSum", "KroneckerSum", "LowRan
 
 
 class Sum(ABC):
-    """What a structure keeps of all rows so far."""
+    """What a structure keeps of all rows so far.
+
+    Attributes:
+        by_row: whether gradients of rows may take the place of the layers' in some of them.
+    """
+
+    by_row: bool = True
 
     @abstractmethod
     def add(self, uses: Iterable[tuple[str, Use]], counts: Tensor) -> None:
@@ -57,6 +63,8 @@ class KroneckerSum(Sum):
     Args:
         diagonal: the weights of which only the diagonal is kept.
     """
+
+    by_row = False
 
     def __init__(self, diagonal: Iterable[str]) -> None:
         self._diagonal = frozenset(diagonal)
