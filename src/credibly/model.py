@@ -209,31 +209,35 @@ class Model(nn.Module):
         """
         return self.distribution(self.call({}, {}, self.read_inputs(inputs), "parameters"))  # type: ignore[arg-type]
 
-    def replace(
+    def replace(self, *, prior: Prior) -> "Model":
+        """A model of the same network and likelihood, as they are, with another prior over the weights."""
+        return self.standardized_by(self.inputs, self.targets, prior=prior)
+
+    def standardized_by(
         self,
+        inputs: InputsRecipe | InputsStandardization | None,
+        targets: Standardize | Standardization | None,
         *,
         prior: Prior | None = None,
-        inputs: InputsRecipe | InputsStandardization | None = None,
-        targets: Standardize | Standardization | None = None,
     ) -> "Model":
-        """A model of the same network and likelihood, as they are, with other parts; those left out stay.
+        """A model of the same network and likelihood, before its standardisation is fitted or with an equal one.
 
         Args:
-            prior: over the weights.
             inputs: how inputs are standardised.
-            targets: how targets are; a likelihood that is standardised already keeps what it learned.
+            targets: how targets are.
+            prior: over the weights; this one's if left out.
         """
         model = Model(
             self.net,
             self.given_likelihood,
             self.prior if prior is None else prior,
-            inputs=self.inputs if inputs is None else inputs,
-            targets=self.targets if targets is None else targets,
+            inputs=inputs,
+            targets=targets,
             output=self.output,
             offset=self.offset,
             noise_prior=self.noise_prior,
         )
-        if self.likelihood is not self.given_likelihood:
+        if self.likelihood is not self.given_likelihood:  # standardised already, with what it learned
             model.likelihood = self.likelihood
         return model
 

@@ -254,3 +254,217 @@ def test_a_prior_over_some_weights_says_which_it_leaves_out(method):
 def test_callbacks_are_checked_before_training():
     with pytest.raises(TypeError, match=r"`callbacks` must be a list of callables; got \[3\]"):
         MeanField(callbacks=[3])
+
+
+# -- dropout -----------------------------------------------------------------------------------------------------------
+
+
+class Trimmed(nn.Module):
+    """Positions up to the longest row of a batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last, self.drop = nn.Linear(2, 6), nn.Linear(6, 1), nn.Dropout(0.5)
+
+    def forward(self, x, lengths):
+        longest = int(lengths.max())
+        there = (torch.arange(longest) < lengths.unsqueeze(1)).unsqueeze(-1)
+        self.hidden = self.drop(self.first(x[:, :longest]).relu() + 1)
+        return self.last((self.hidden * there).sum(1) / lengths.unsqueeze(1))
+
+
+def trimmed_rows(rows=40):
+    generator = torch.Generator().manual_seed(3)
+    lengths = torch.randint(1, 7, (rows,), generator=generator)
+    lengths[:8] = 1
+    return torch.randn(rows, 6, 2, generator=generator), lengths
+
+
+TRAINED = {
+    "MAP": MAP(num_epochs=2, batch_size=8),
+    "SWAG": SWAG(num_epochs=3, batch_size=8, learning_rate=1e-3),
+    "IVON": inference.IVON(num_epochs=2, batch_size=8),
+    "MeanField": MeanField(num_epochs=2, batch_size=8),
+    "LowRankGaussian": LowRankGaussian(2, num_epochs=2, batch_size=8),
+}
+
+
+@pytest.mark.parametrize("name", list(TRAINED))
+def test_networks_whose_dropouts_depend_on_the_lengths_of_rows_train(name):
+    torch.manual_seed(0)
+    model = Model(Trimmed(), likelihoods.Gaussian(scale=1.0))
+    x, lengths = trimmed_rows()
+    start = "current" if name == "SWAG" else None
+    one, same = (TRAINED[name].fit(model, ((x, lengths), x[:, 0, 0]), start=start, seed=0) for _ in range(2))
+    predicted = one.predict((x, lengths), seed=0).mean
+    assert torch.equal(predicted, same.predict((x, lengths), seed=0).mean)
+
+
+def test_positions_of_later_batches_have_masks_of_their_own():
+    torch.manual_seed(0)
+    net = Trimmed()
+    nn.init.zeros_(net.first.weight)
+    nn.init.zeros_(net.first.bias)
+    model = Model(net, likelihoods.Gaussian(scale=1.0))
+    x, lengths = trimmed_rows()
+    seen = []
+
+    def look(module, args, output):
+        if module.training:
+            seen.append(module.hidden.detach() > 0)
+
+    net.register_forward_hook(look)
+    MAP(num_epochs=20, batch_size=8, learning_rate=1e-9).fit(model, ((x, lengths), x[:, 0, 0]), seed=0)
+    long = [kept for kept in seen if kept.shape[1] > 1 and not kept.all()]  # the first looks drop nothing
+    equal = torch.cat([(kept[:, :1] == kept[:, 1:]).flatten() for kept in long]).double().mean()
+    assert 0.45 < equal < 0.55
+
+
+@pytest.mark.parametrize("order", ["short first", "long first"])
+def test_masks_for_all_rows_are_not_drawn_where_rows_have_other_places(order):
+    torch.manual_seed(0)
+    x, lengths = trimmed_rows()
+    index = lengths.argsort(descending=order == "long first")
+    inputs = x[index], lengths[index]
+    model = Model(Trimmed(), likelihoods.Gaussian(scale=1.0))
+    fitted = inference.MCDropout().fit(model, (inputs, x[:, 0, 0]), start="current", seed=0)
+    if order == "short first":
+        with pytest.raises(NotSupportedError, match="depends on the values of the inputs"):
+            fitted.outputs(inputs, num_draws=5, seed=0)
+    else:
+        spread = fitted.outputs(inputs, num_draws=4000, seed=0).std(0)
+        net = fitted.model.net
+        net.drop.train()
+        with torch.no_grad():
+            expected = torch.stack([net(*inputs) for _ in range(4000)]).std(0)
+        torch.testing.assert_close(spread, expected, rtol=0.1, atol=0.01)
+
+
+class TimeMajor(nn.Module):
+    """Positions first, and both in one axis where dropout acts."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last, self.drop = nn.Linear(2, 6), nn.Linear(6, 1), nn.Dropout(0.5)
+
+    def forward(self, x):
+        by_time = x.transpose(0, 1)
+        hidden = self.drop(self.first(by_time.reshape(-1, 2)).relu() + 1)
+        return self.last(hidden).reshape(by_time.shape[:2]).mean(0).unsqueeze(-1)
+
+
+class RowMajor(TimeMajor):
+    """Rows first: their positions are neighbours."""
+
+    def forward(self, x):
+        hidden = self.drop(self.first(x.reshape(-1, 2)).relu() + 1)
+        return self.last(hidden).reshape(x.shape[:2]).mean(1).unsqueeze(-1)
+
+
+def test_one_mask_for_all_rows_needs_the_entries_of_a_row_side_by_side():
+    torch.manual_seed(0)
+    x, y = torch.randn(12, 4, 2), torch.randn(12)
+    fitted = inference.MCDropout().fit(Model(RowMajor(), likelihoods.Gaussian(scale=1.0)), (x, y), start="current")
+    together, alone = (fitted.outputs(rows, num_draws=50, seed=0) for rows in (x, x[:3]))
+    torch.testing.assert_close(together[:, :3], alone)
+    method = inference.MCDropout()
+    with pytest.raises(NotSupportedError, match="entries of a row are not neighbours"):
+        method.fit(Model(TimeMajor(), likelihoods.Gaussian(scale=1.0)), (x, y), start="current").outputs(x)
+
+
+def test_members_of_networks_that_look_at_their_inputs_train_one_by_one():
+    torch.manual_seed(0)
+    x, lengths = trimmed_rows()
+    fitted = inference.Ensemble(of=MAP(num_epochs=1), num_members=2).fit(
+        Model(Trimmed(), likelihoods.Gaussian(scale=1.0)), ((x, lengths), x[:, 0, 0]), seed=0
+    )
+    assert not fitted.info.stacked
+    assert "cannot be mapped over members" in fitted.info.reason
+
+
+# -- networks that keep or change what they should not -----------------------------------------------------------------
+
+
+class Merged(nn.Module):
+    """Keeps the product of two weights while it is not trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.scale, self.kept = nn.Linear(3, 1), nn.Parameter(torch.ones(1)), None
+
+    def forward(self, x):
+        if self.kept is None or self.training:
+            self.kept = self.layer.weight * self.scale
+        return x @ self.kept.T + self.layer.bias
+
+
+class Writing(nn.Module):
+    """Changes its inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+
+    def forward(self, x):
+        x -= 1
+        return self.layer(x)
+
+
+@pytest.mark.parametrize(
+    "method", [MAP(num_epochs=1), MeanField(num_epochs=1), Laplace()], ids=lambda m: type(m).__name__
+)
+def test_what_is_kept_of_weights_and_inputs_that_change_are_refused(method):
+    torch.manual_seed(0)
+    x, y = torch.randn(20, 3), torch.randn(20)
+    before = x.clone()
+    with pytest.raises(NotSupportedError, match="keeps what it computed of its weights"):
+        method.fit(Model(Merged(), likelihoods.Gaussian(scale=1.0)), (x, y), start="current", seed=0)
+    with pytest.raises(NotSupportedError, match="writes to its inputs"):
+        method.fit(Model(Writing(), likelihoods.Gaussian(scale=1.0)), (x, y), start="current", seed=0)
+    assert torch.equal(x, before)
+
+
+class TiedLater(nn.Module):
+    """Uses a layer's weight a second time for some batches."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3, bias=False)
+
+    def forward(self, x):
+        hidden = self.layer(x)
+        return (hidden @ self.layer.weight.T if x[0, 0] > 0 else hidden)[:, :1]
+
+
+def test_a_weight_that_is_used_by_itself_in_later_batches_is_drawn_from_then_on():
+    torch.manual_seed(0)
+    x = torch.randn(64, 3)
+    x = x[x[:, 0].argsort()]
+    loader = DataLoader(TensorDataset(x, x[:, 1]), batch_size=16)
+    fitted = MeanField(num_epochs=1).fit(Model(TiedLater(), likelihoods.Gaussian(scale=1.0)), loader, seed=0)
+    assert "WeightDraw for `net.layer.weight`" in fitted.info.reason
+
+
+class ByRow(nn.Module):
+    """A last layer for each kind of row."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.heads = nn.Linear(3, 8), nn.ModuleList([nn.Linear(8, 1) for _ in range(2)])
+
+    def forward(self, x):
+        hidden, kind = self.body(x).tanh(), (x[:, 0] > 0).long()
+        given = x.new_zeros(len(x), 1)
+        for k, head in enumerate(self.heads):
+            some = (kind == k).nonzero()[:, 0]
+            if len(some):
+                given = given.index_add(0, some, head(hidden[some]))
+        return given
+
+
+@pytest.mark.parametrize("method", [MeanField(subset=inference.LastLayer()), Laplace(subset=inference.LastLayer())])
+def test_a_last_layer_that_depends_on_the_row_is_to_be_named(method):
+    torch.manual_seed(0)
+    x = torch.randn(40, 3)
+    with pytest.raises(ValueError, match="which layer is called last depends on the rows"):
+        method.fit(Model(ByRow(), likelihoods.Gaussian(scale=1.0)), (x, x[:, 0]), start="current", seed=0)

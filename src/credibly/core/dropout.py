@@ -83,6 +83,20 @@ class Site:
         """How many random numbers the mask takes."""
         return math.prod(self.shape)
 
+    def serves(self, probability: float, shape: tuple[int, ...], *, alpha: bool) -> bool:
+        """Whether its mask is one for a dropout of that probability, shape and kind."""
+        if (probability, alpha, len(shape)) != (self.probability, self.alpha, len(self.shape)):
+            return False
+        axis = self.row_axis
+        if axis is None:
+            return shape == self.shape
+        others = shape[:axis] + shape[axis + 1 :] == self.shape[:axis] + self.shape[axis + 1 :]
+        return others and shape[axis] % self.shape[axis] == 0
+
+
+class OtherDropoutsError(NotSupportedError):
+    """A network applies other dropouts than those for which there are masks."""
+
 
 class MaskSource:
     """Gives the mask of each dropout call in turn."""
@@ -117,10 +131,10 @@ class SiteMasks(MaskSource):
     def next_mask(self, inputs: Tensor, probability: float, shape: tuple[int, ...], *, alpha: bool) -> Tensor:
         """The next site's mask, repeated over the rows where one mask serves several rows per axis entry."""
         site, mask = next(self._calls, (None, inputs))
-        if site is None or site.probability != probability:
-            raise NotSupportedError(
-                "the network applied other dropouts than on its first pass; dropout whose place depends on the "
-                "values of the inputs cannot be sampled"
+        if site is None or not site.serves(probability, shape, alpha=alpha):
+            raise OtherDropoutsError(
+                "the network applied other dropouts than where they were looked at: dropout whose place, kind or shape "
+                "depends on the values of the inputs, as on the lengths of rows, cannot be sampled"
             )
         axis = site.row_axis
         if axis is not None and site.shape[axis] > 1:

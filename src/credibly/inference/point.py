@@ -80,7 +80,13 @@ class PointMethod(TrainingOptions, InferenceMethod):
         training_mode(problem.model)
         dropout = self._dropout(problem, seeds)
         reason = why_not_stacked(
-            problem.model, states, self._objective(problem), self, dropout, problem.source.first().take(slice(0, 2))
+            problem.model,
+            states,
+            self._objective(problem),
+            self,
+            dropout,
+            problem.source.first().take(slice(0, 2)),
+            own_rows=isinstance(problem.source, ArraySource),
         )
         if reason is None and len(members) > 1:
             return self._fit_stacked(problem, members, dropout, progress=bool(progress))

@@ -27,7 +27,7 @@ def with_transforms_of(model: Model, start: Start) -> Model:
             raise ValueError(
                 f"`start` was fitted with another standardisation of `{name}`; use its own model, start.to_model()"
             )
-    return model.replace(inputs=start.model.inputs, targets=start.model.targets)
+    return model.standardized_by(start.model.inputs, start.model.targets)
 
 
 def begin(model: Model, start: Start) -> Model:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from credibly.core.checks import check_count
-from credibly.core.inputs import take_rows
+from credibly.core.inputs import num_rows, take_rows
 from credibly.core.params import evaluating, module_device, network_weights
 from credibly.core.randomness import seeded
 from credibly.core.typing import Inputs
@@ -145,16 +145,25 @@ def _called_last(model: Model, inputs: Inputs) -> str:
     for name, part in model.net.named_modules():
         if any(weight.requires_grad for weight in part.parameters(recurse=False)):
             handles.append(part.register_forward_pre_hook(_note(called, name)))
+    last = set()
+    device = module_device(model)
     try:
-        device = module_device(model)
         with torch.no_grad(), evaluating(model.core), seeded(0, "record", device=device):
-            model.core(model.standardize_inputs(take_rows(inputs, slice(0, 2))), "outputs")
+            for row in range(num_rows(inputs)):
+                pair = torch.full((2,), row, device=device)  # of one row alone some layers take no batch
+                model.core(model.standardize_inputs(take_rows(inputs, pair)), "outputs")
+                last.update(called[-1:])
+                called.clear()
     finally:
         for handle in handles:
             handle.remove()
-    if not called:
+    if not last:
         raise ValueError("no layer with trainable weights is called as a module; name the weights: Named([...])")
-    return called[-1]
+    if len(last) > 1:
+        raise ValueError(
+            f"which layer is called last depends on the rows: {sorted(last)}; name the weights: Named([...])"
+        )
+    return last.pop()
 
 
 def _note(called: list[str], name: str):  # type: ignore[no-untyped-def]

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from credibly.core.checks import check_count
-from credibly.core.dropout import DropoutMode, Recorder, Site, SiteMasks, draw_masks, row_sites
+from credibly.core.dropout import DropoutMode, MaskSource, Recorder, Site, SiteMasks, draw_masks, row_sites
+from credibly.core.errors import NotSupportedError
 from credibly.core.inputs import leaves, num_rows, take_rows
 from credibly.core.params import evaluating, floating_dtype, module_device, trainable_params
 from credibly.core.randomness import Stream, base_seed, seeded
@@ -26,6 +27,7 @@ from credibly.posteriors.info import Info
 
 __all__ = ["DropoutPosterior", "dropout_sites"]
 
+_SAME = 1e-4  # but for rounding
 _CHUNK_NUMBERS = 2**19  # numbers of one mapped activation that stay in the cache
 
 
@@ -33,19 +35,52 @@ def dropout_sites(model: Model, inputs: Inputs) -> list[Site]:
     """Where dropout acts, with the shape of one row's mask, found on copies of the first row."""
     core, device = model.core, module_device(model)
 
-    def record(rows: int) -> list[Site]:
-        recorder = Recorder()
+    def run(rows: int, source: MaskSource) -> Tensor:
         first = take_rows(inputs, torch.zeros(rows, dtype=torch.long, device=device))
         with (
             torch.no_grad(),
             seeded(0, "record", device=device),
             evaluating(core),
-            DropoutMode(recorder, always=True),
+            DropoutMode(source, always=True),
         ):
-            core(model.standardize_inputs(first), "outputs")
-        return recorder.sites
+            return core(model.standardize_inputs(first), "outputs")  # type: ignore[no-any-return]
 
-    return row_sites(record(2), record(3))
+    two, three = Recorder(), Recorder()
+    outputs = run(2, two)
+    run(3, three)
+    sites = row_sites(two.sites, three.sites)
+    for index, site in enumerate(sites):
+        if site.row_axis is not None and site.shape[site.row_axis] > 1:
+            other = run(2, _FirstHalf(index, site.row_axis))[1]
+            if not torch.allclose(other, outputs[1], rtol=_SAME, atol=_SAME * float(outputs[1].abs().max())):
+                raise NotSupportedError(
+                    "a dropout acts on rows and positions in one axis, in which the entries of a row are not "
+                    "neighbours, as in packed or time-major sequences: no mask could be the same for all rows; keep "
+                    "the rows on an axis of their own"
+                )
+    return sites
+
+
+class _FirstHalf(MaskSource):
+    """Drops the first half of one site's entries along an axis: of two rows the first, where rows lie apart.
+
+    Args:
+        index: of the site.
+        axis: its axis.
+    """
+
+    def __init__(self, index: int, axis: int) -> None:
+        self._left = index
+        self._axis = axis
+
+    def next_mask(self, inputs: Tensor, probability: float, shape: tuple[int, ...], *, alpha: bool) -> Tensor | None:
+        """None but at the site."""
+        self._left -= 1
+        if self._left != -1:
+            return None
+        mask = inputs.new_ones(shape)
+        mask.narrow(self._axis, 0, shape[self._axis] // 2).zero_()
+        return mask
 
 
 class DropoutPosterior(Posterior):
@@ -78,7 +113,7 @@ class DropoutPosterior(Posterior):
         size = sum(site.size for site in sites)
         stream = Stream(base_seed(seed), "masks", module_device(self.model))
         masks = draw_masks(sites, stream.uniform(size, 0, num_draws), floating_dtype(self.model))
-        chunk = _CHUNK_NUMBERS // max(1, num_rows(read) * max(site.size for site in sites))
+        chunk = _CHUNK_NUMBERS // max(1, num_rows(read) * max((site.size for site in sites), default=1))
         chunk = chunk if is_mappable(self.model.net) else 1
         shared = SharedCalls() if chunk < 2 and not torch.is_inference_mode_enabled() else None
         with grad_if_needed(read), network_randomness(self.model, seed):

@@ -1,5 +1,6 @@
 """A mixture of posteriors: an ensemble whose members are themselves more than points."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -48,8 +49,11 @@ class MixturePosterior(Posterior):
     def _shares(self, num_draws: int | None) -> list[int]:
         """How many draws each member gives."""
         if self.num_stored is not None:
+            taken = stored_draws(num_draws, self.num_stored)
             owner = torch.arange(len(self.members)).repeat_interleave(self._stored())
-            return torch.bincount(owner[stored_draws(num_draws, self.num_stored)], minlength=len(self.members)).tolist()
+            if len(taken) < len(self.members):
+                return torch.bincount(owner[taken], minlength=len(self.members)).tolist()
+            return _shared_out(len(taken), self._stored().tolist())
         total = DEFAULT_NUM_DRAWS if num_draws is None else check_count("num_draws", num_draws)
         share, rest = divmod(total, len(self.members))
         if share == 0:
@@ -84,9 +88,18 @@ class MixturePosterior(Posterior):
 
     def _predictive(self, parameters: dict[str, Tensor], num_draws: int | None) -> Predictive:
         """Members weigh the same, also where they gave different numbers of draws."""
-        shares = torch.tensor(self._shares(num_draws), device=module_device(self.model))
-        log_weights = -shares.clamp(min=1).double().log().repeat_interleave(shares)
-        return combined(self.model.distribution(parameters), log_weights)
+        return combined(self.model.distribution(parameters), self._log_weights(num_draws))
+
+    def _log_weights(self, num_draws: int | None) -> Tensor:
+        """Of every draw that the members give, one after another."""
+        device = module_device(self.model)
+        parts = []
+        for member, share in zip(self.members, self._shares(num_draws), strict=True):
+            if isinstance(member, MixturePosterior) and share:
+                parts.append(member._log_weights(share))
+            elif share:
+                parts.append(torch.full((share,), -math.log(share), dtype=torch.float64, device=device))
+        return torch.cat(parts) - math.log(len(parts))
 
     def to_model(self, *, draw: int | None = None, prior: Prior | None = None) -> Model:
         """The model of one stored draw, counted over all members; where draws are made as needed, of one member."""
@@ -100,3 +113,16 @@ class MixturePosterior(Posterior):
                 return member.to_model(draw=draw if stored > 1 else None, prior=prior)
             draw -= stored
         raise AssertionError("the draw was checked")
+
+
+def _shared_out(total: int, most: list[int]) -> list[int]:
+    """As equal a number to each as can be, none above its most, `total` together."""
+    shares = [0] * len(most)
+    while total:
+        open_ones = [index for index, share in enumerate(shares) if share < most[index]]
+        each = max(1, total // len(open_ones))
+        for index in open_ones:
+            given = min(each, most[index] - shares[index], total)
+            shares[index] += given
+            total -= given
+    return shares

@@ -26,6 +26,7 @@ from credibly.core.copying import copied
 from credibly.core.data import Data
 from credibly.core.dropout import DropoutMode, Recorder, Site, draw_masks, row_sites
 from credibly.core.dropout_rates import DROPOUT_LAYERS, InputDropout
+from credibly.core.errors import NotSupportedError
 from credibly.core.inputs import take_rows
 from credibly.core.params import module_device
 from credibly.core.randomness import Stream, seeded
@@ -228,12 +229,17 @@ class Concrete(Single):
         """The evidence lower bound per row, up to a constant."""
         sites = self._sites.sites(batch.inputs)
         uniforms = self._stream.uniform(sum(site.size for site in sites), step, step + 1)[0]
-        with self._sites.active(batch.inputs, self.masks(sites, uniforms)):
+        with self._sites.active(sites, self.masks(sites, uniforms)):
             parameters = self.core(batch.inputs, "parameters", self._autocast)
         return self._objective(parameters, self._params, batch) + self.regularizer() / self._objective.num_data
 
     def masks(self, sites: Sequence[Site], uniforms: Tensor) -> list[Tensor]:
         """A mask for each site, relaxed where its rate is learned."""
+        if len(sites) != len(self.plan.places):
+            raise NotSupportedError(
+                f"the network applies {len(sites)} dropouts to these rows and {len(self.plan.places)} to the first "
+                "ones; rates are learned of dropouts that all rows pass"
+            )
         masks = []
         parts = uniforms.split([site.size for site in sites])  # type: ignore[no-untyped-call]
         for site, place, numbers in zip(sites, self.plan.places, parts, strict=True):

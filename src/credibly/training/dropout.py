@@ -19,8 +19,8 @@ __all__ = ["TrainingDropout"]
 class TrainingDropout:
     """The masks of every step.
 
-    The sites are recorded once for each shape of a batch, with copies of the network's buffers, so that its BatchNorm
-    statistics do not move.
+    The sites are recorded once for each shape of a batch, or for every batch once they turned out to depend on more.
+    Copies of the network's buffers are used, so that its BatchNorm statistics do not move.
 
     Args:
         core: the network in training.
@@ -34,13 +34,14 @@ class TrainingDropout:
         self._dtype = floating_dtype(core)
         self._streams = [Stream(seed, "dropout", device) for seed in seeds]
         self._sites: dict[tuple[torch.Size, ...], list[Site]] = {}
+        self._looks_always = False
         self.draws_other_randomness = False
         self.is_used = bool(self.sites(example)) or self.draws_other_randomness
 
     def sites(self, inputs: Inputs) -> list[Site]:
         """Where dropout acts on inputs of this shape."""
         key = tuple(leaf.shape for leaf in leaves(inputs))
-        if key not in self._sites:
+        if key not in self._sites or self._looks_always:
             recorder = Recorder()
             buffers = {name: value.clone() for name, value in buffers_of(self._core).items()}
             with (
@@ -54,20 +55,28 @@ class TrainingDropout:
             self._sites[key] = recorder.sites
         return self._sites[key]
 
-    def masks(self, inputs: Inputs, step: int) -> list[Tensor] | None:
+    def masks(self, sites: Sequence[Site], step: int) -> list[Tensor] | None:
         """The masks of this step, one per site, (members, *shape); None where nothing is dropped."""
-        sites = self.sites(inputs)
         if not sites:
             return None
         size = sum(site.size for site in sites)
         uniforms = torch.cat([stream.uniform(size, step, step + 1) for stream in self._streams])
-        return draw_masks(sites, uniforms, self._dtype)
+        return draw_masks(list(sites), uniforms, self._dtype)
 
-    def active(self, inputs: Inputs, masks: Sequence[Tensor] | None) -> AbstractContextManager[object]:
+    def active(self, sites: Sequence[Site], masks: Sequence[Tensor] | None) -> AbstractContextManager[object]:
         """A context in which one member's dropouts take those masks."""
-        if masks is None:
-            return nullcontext()
-        return DropoutMode(SiteMasks(self.sites(inputs), masks), always=False)
+        return nullcontext() if masks is None else DropoutMode(SiteMasks(list(sites), masks), always=False)
+
+    def alone(self, inputs: Inputs, step: int) -> AbstractContextManager[object]:
+        """The context of a step of the only member."""
+        sites = self.sites(inputs)
+        masks = self.masks(sites, step)
+        return self.active(sites, None if masks is None else [mask[0] for mask in masks])
+
+    def look_always(self) -> bool:
+        """Record the sites of every batch from now on, as they depend on more than its shape; False if it is so."""
+        before, self._looks_always = self._looks_always, True
+        return not before
 
 
 def _random_state(device: torch.device) -> Tensor:

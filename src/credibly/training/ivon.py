@@ -89,7 +89,7 @@ class PerturbedWeights(Trainee):
     ) -> None:
         self.core = model.core
         self._objective = objective
-        self._dropout = dropout
+        self.dropout = dropout
         self._autocast = autocast
         self.options = options
         self.num_steps = 0  # taken by the optimiser
@@ -133,11 +133,7 @@ class PerturbedWeights(Trainee):
         return torch.stack(values).mean()
 
     def _at(self, params: Params, batch: Data, number: int) -> Tensor:
-        context: Any = nullcontext()
-        if self._dropout is not None:
-            masks = self._dropout.masks(batch.inputs, number)
-            context = self._dropout.active(batch.inputs, None if masks is None else [mask[0] for mask in masks])
-        with context:
+        with nullcontext() if self.dropout is None else self.dropout.alone(batch.inputs, number):
             parameters = functional_call(self.core, params, (batch.inputs, "parameters", self._autocast))
         return self._objective(parameters, params, batch)
 

@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from tqdm import tqdm
 
 from credibly.core.data import ArraySource, Data, Source
+from credibly.core.dropout import OtherDropoutsError
 from credibly.core.errors import NotFiniteError, NotSupportedError
 from credibly.core.randomness import Stream
 from credibly.training.averaged import Averaged
@@ -162,7 +163,7 @@ class _Steps:
             leaf.grad = None
         taken = []
         for batch, size in zip(group, sizes, strict=True):
-            objectives = self._trainee.objectives(batch, self._batch)
+            objectives = self._objectives(batch)
             down = self._down if len(group) == 1 else self._down * (size / sum(sizes))
             objectives.backward(down)  # type: ignore[no-untyped-call]
             taken.append(objectives.detach())
@@ -175,6 +176,14 @@ class _Steps:
         self._step += 1
         self._averaged.after_step(self._step)
         return taken
+
+    def _objectives(self, batch: Data) -> Tensor:
+        try:
+            return self._trainee.objectives(batch, self._batch)
+        except OtherDropoutsError:
+            if self._trainee.dropout is None or not self._trainee.dropout.look_always():
+                raise
+            return self._trainee.objectives(batch, self._batch)
 
     def end_epoch(self, losses: Tensor) -> None:
         """Tell a schedule that follows the score."""

@@ -30,6 +30,8 @@ def why_not_stacked(
     options: TrainingOptions,
     dropout: TrainingDropout,
     example: Data,
+    *,
+    own_rows: bool,
 ) -> str | None:
     """A reason to train members one by one, or None."""
     if not options.stacked:
@@ -47,7 +49,7 @@ def why_not_stacked(
     recurrent = [name for name, part in model.net.named_modules() if isinstance(part, nn.RNNBase)]
     if recurrent:
         return f"recurrent layers ({', '.join(recurrent)}) have no vmap rule"
-    return _why_vmap_fails(model, starts, objective, options, dropout, example)
+    return _why_vmap_fails(model, starts, objective, options, dropout, example, own_rows)
 
 
 def _why_vmap_fails(
@@ -57,10 +59,14 @@ def _why_vmap_fails(
     options: TrainingOptions,
     dropout: TrainingDropout,
     example: Data,
+    own_rows: bool,
 ) -> str | None:
     """Run one step's objective and its gradient on a few rows."""
     try:
-        trial = Stacked(model, starts, objective, dropout, options.autocast, own_rows=False)
+        trial = Stacked(model, starts, objective, dropout, options.autocast, own_rows=own_rows)
+        if own_rows:
+            rows = torch.arange(example.num_rows, device=module_device(model))
+            example = example.take(rows.expand(len(starts), -1))
         with seeded(0, "probe", device=module_device(model)):
             trial.objectives(example, 0).sum().backward()  # type: ignore[no-untyped-call]
     except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:

@@ -33,12 +33,14 @@ class Trainee(ABC):
         leaves: what the optimiser updates.
         core: network and likelihood; its training flags say which parts train.
         row_axis: the axis of a batch along which its rows lie.
+        dropout: the masks of each step, or None where nothing is dropped.
     """
 
     num_members: int
     leaves: list[Tensor]
     core: Core
     row_axis: int = 0
+    dropout: TrainingDropout | None = None
 
     @abstractmethod
     def objectives(self, batch: Data, step: int) -> Tensor:
@@ -74,19 +76,15 @@ class Single(Trainee):
     ) -> None:
         self.core = model.core
         self._objective = objective
-        self._dropout = dropout
+        self.dropout = dropout
         self._autocast = autocast
         self._params: Params = {name: p for name, p in self.core.named_parameters() if p.requires_grad}
         self.leaves = list(self._params.values())
 
     def objectives(self, batch: Data, step: int) -> Tensor:
         """One value."""
-        if self._dropout is None:
+        with nullcontext() if self.dropout is None else self.dropout.alone(batch.inputs, step):
             parameters = self.core(batch.inputs, "parameters", self._autocast)
-        else:
-            masks = self._dropout.masks(batch.inputs, step)
-            with self._dropout.active(batch.inputs, None if masks is None else [mask[0] for mask in masks]):
-                parameters = self.core(batch.inputs, "parameters", self._autocast)
         return self._objective(parameters, self._params, batch)
 
     def scores(self, source: Source) -> Tensor:
@@ -136,18 +134,19 @@ class Stacked(Trainee):
         self.buffers = {name: state[name] for name in buffers_of(self.core)}
         self.leaves = list(self.params.values())
         self._objective = objective
-        self._dropout = dropout
+        self.dropout = dropout
         self._autocast = autocast
 
     def objectives(self, batch: Data, step: int) -> Tensor:
         """A value per member. The batch has a member axis where members have their own rows."""
-        dropout, own_rows = self._dropout, self.own_rows
+        dropout, own_rows = self.dropout, self.own_rows
         example = map_inputs(lambda value: value[0], batch.inputs) if own_rows else batch.inputs
-        masks = None if dropout is None else dropout.masks(example, step)
+        sites = [] if dropout is None else dropout.sites(example)
+        masks = None if dropout is None else dropout.masks(sites, step)
 
         def objective(params: Params, buffers: Params, rows: dict[str, Any], masks: list[Tensor] | None) -> Tensor:
             data = Data(**rows)
-            context = nullcontext() if dropout is None else dropout.active(data.inputs, masks)
+            context = nullcontext() if dropout is None else dropout.active(sites, masks)
             with context:
                 arguments = (data.inputs, "parameters", self._autocast)
                 parameters = functional_call(self.core, {**params, **buffers}, arguments)

@@ -195,7 +195,7 @@ class Variational(Trainee):
         self.noise = noise
         self._noise_prior = model.noise_prior
         self._objective = objective
-        self._dropout = dropout
+        self.dropout = dropout
         self._autocast = autocast
         device = module_device(self.core)
         self._steps, self._scores = (Stream(seed, name, device) for name in ("noise", "scores"))
@@ -220,10 +220,9 @@ class Variational(Trainee):
         return self._objective(parameters, {}, batch) + value / self._objective.num_data
 
     def _dropout_of(self, batch: Data, step: int) -> AbstractContextManager[object]:
-        if self._dropout is None:
+        if self.dropout is None:
             return nullcontext()
-        masks = self._dropout.masks(batch.inputs, step)
-        return self._dropout.active(batch.inputs, None if masks is None else [mask[0] for mask in masks])
+        return self.dropout.alone(batch.inputs, step)
 
     def scores(self, source: Source) -> Tensor:
         """The mean log density of the mixture of a few draws: (1,)."""

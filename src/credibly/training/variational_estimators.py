@@ -179,13 +179,17 @@ class LayerNoise(TorchFunctionMode):
                 layer, rule = self._rules[key]
                 self._watch(key, layer, args[0] if args else kwargs["input"])
                 return rule(func, *args, **kwargs)
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        for given in args:
+            if id(given) in self._rules and isinstance(result, Tensor):
+                raise UnplannedUseError(self._rules[id(given)][0].weight, "it is used by itself in later rows")
+        return result
 
     def _watch(self, key: int, layer: Layer, inputs: Tensor) -> None:
-        """Whether a layer acts at most once on every row, and only on positions if it did."""
+        """Whether a layer acts once on every row, and only on positions if it did."""
         if key in self._seen:
             raise UnplannedUseError(layer.weight, "its layer is used in more places in later rows")
-        if len(inputs) > self._rows or not (layer.has_positions or inputs.dim() == 2):
+        if len(inputs) != self._rows or not (layer.has_positions or inputs.dim() == 2):
             raise UnplannedUseError(layer.weight, "its layer's input does not have one entry per row in later rows")
         self._seen.add(key)
 
