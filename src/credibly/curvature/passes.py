@@ -12,7 +12,7 @@ from credibly.core.substitution import functional_call
 from credibly.core.typing import Inputs, Params
 from credibly.curvature.joining import joined
 from credibly.curvature.plan import Plan, Site, use_of
-from credibly.curvature.recording import Call, backward, recording
+from credibly.curvature.recording import Call, backward, operations, recording
 from credibly.curvature.row_gradients import row_gradients
 from credibly.curvature.uses import Direct, Unused, Use
 from credibly.model import Core
@@ -22,8 +22,19 @@ __all__ = ["Pass", "rows_at_once"]
 _NUMBERS = 2**22
 _PER_WEIGHT = 8
 """How many numbers one pass may hold: so many that still sit near the cache, more where the weights take more."""
+_PLACED = frozenset(
+    f"{name}Backward{number}"
+    for number in (0, 1)
+    for name in (
+        *("Addmm", "T", "Convolution", "NativeBatchNorm", "CudnnBatchNorm", "NativeLayerNorm", "NativeGroupNorm"),
+        *("Relu", "Tanh", "Sigmoid", "Gelu", "Silu", "Elu", "LeakyRelu", "Softplus", "Hardtanh", "PreluKernel"),
+        *("Add", "Sub", "Mul", "Div", "Neg", "Mean", "MaxPool2DWithIndices", "AvgPool2D", "MkldnnConvolution"),
+        *("View", "UnsafeView", "ReshapeAlias", "Unsqueeze", "Squeeze"),
+    )
+)
+"""Operations that leave every row where it was, whatever the values."""
 _POWERS = 16  # of 2: one in so many pairs of rows may change places unseen
-_ROUNDING = 1e-2  # of a row's largest gradient; rows that change places differ by a factor of 2 or more
+_ROUNDING = 1e-2  # of the norm of a row's gradients; those of rows that change places differ by a factor of 2 or more
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,10 +118,11 @@ class Pass:
         """Of what the layers returned, (K, *shape) for each; None where rows do not stay apart.
 
         The first direction is passed back a second time with its rows multiplied by powers of 2: where rows stay apart,
-        the gradients of each are multiplied by the same.
+        the gradients of each are multiplied by the same. Networks of nothing but operations whose places no values
+        decide need no second look.
         """
         calls, rows = [self.calls[n] for n in called], len(self.outputs)
-        if rows == 1 or not called:
+        if rows == 1 or not called or operations(self.outputs) <= _PLACED:
             with torch.enable_grad():
                 return backward(self.outputs, calls, directions, keep=self.keep)
         generator = torch.Generator().manual_seed(rows)
@@ -139,12 +151,11 @@ class Pass:
 
 
 def _is_by_row(gradients: Tensor, site: Site | None, factors: Tensor) -> bool:
-    """Whether the last of some gradients is the first with every row multiplied by its factor, but for rounding."""
+    """Whether the last of some gradients is as large as the first with every row multiplied by its factor."""
     assert site is not None
-    first, last = (gradients[k].movedim(site.axis, 0).reshape(len(factors), -1) for k in (0, -1))
-    expected = first * factors.unsqueeze(1)
-    sizes = torch.maximum(expected.abs(), last.abs()).amax(1)
-    return bool(((expected - last).abs().amax(1) <= _ROUNDING * sizes).all())
+    first, last = (gradients[k].movedim(site.axis, 0).reshape(len(factors), -1).norm(dim=1) for k in (0, -1))
+    expected = first * factors
+    return bool(((expected - last).abs() <= _ROUNDING * torch.maximum(expected, last)).all())
 
 
 def _leaves_apart(core: Core, plan: Plan) -> Params:

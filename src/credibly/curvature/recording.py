@@ -18,7 +18,7 @@ from torch.utils.hooks import RemovableHandle
 
 from credibly.core.errors import NotSupportedError
 
-__all__ = ["Call", "backward", "batching", "graph_leaves", "graph_uses", "recording"]
+__all__ = ["Call", "backward", "batching", "graph_leaves", "graph_uses", "operations", "recording"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,6 +127,11 @@ def graph_uses(outputs: Tensor) -> tuple[dict[int, int], set[Any]]:
     nodes = _nodes(outputs)
     uses = Counter(id(leaf) for leaf in _used(nodes))
     return uses, nodes
+
+
+def operations(outputs: Tensor) -> set[str]:
+    """The names of the operations in the graph of the outputs, as autograd has them."""
+    return {node.name() for node in _nodes(outputs)}
 
 
 def graph_leaves(outputs: Tensor) -> list[Tensor]:
